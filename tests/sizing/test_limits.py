@@ -1,0 +1,103 @@
+"""Threshold, overrun range and worst need, each against figures of facts/flashinfer.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from ws_guard.sizing import (
+    LAYOUTS,
+    Call,
+    HeadDims,
+    carve,
+    overflow_threshold_batch,
+    overrun_batches,
+    overruns,
+    worst_need_bytes,
+)
+
+MIB = 1 << 20
+SPARSE_MLA = HeadDims(576, 512, top_k=2048)
+
+
+def call(heads: int = 64, batch: int = 1, **changes: object) -> Call:
+    return Call("decode", heads, batch, lse=True)._replace(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("layout", "heads", "workspace", "threshold"),
+    [
+        ("B", 64, 394 * MIB, 3080),
+        ("C", 64, 394 * MIB, 3144),
+        ("B", 128, 394 * MIB, 1540),
+        ("C", 128, 394 * MIB, 1572),
+        ("B", 128, 256 * MIB, 988),
+        ("C", 128, 256 * MIB, 1020),
+    ],
+)
+def test_threshold(layout: str, heads: int, workspace: int, threshold: int) -> None:
+    assert overflow_threshold_batch(call(heads), LAYOUTS[layout], workspace) == threshold
+
+
+@pytest.mark.parametrize(
+    ("heads", "q_len", "b", "c"), [(128, 8192, 48, 49), (16, 16_384, 192, 196)]
+)
+def test_threshold_of_ragged_with_lse(heads: int, q_len: int, b: int, c: int) -> None:
+    ragged = call(heads, entry="ragged", q_len=q_len)
+    assert overflow_threshold_batch(ragged, LAYOUTS["B"], 394 * MIB) == b
+    assert overflow_threshold_batch(ragged, LAYOUTS["C"], 394 * MIB) == c
+
+
+def test_threshold_where_nothing_grows_and_where_nothing_fits() -> None:
+    assert overflow_threshold_batch(call(lse=False), LAYOUTS["C"], 1) is None
+    assert overflow_threshold_batch(call(lse=False), LAYOUTS["B"], 8_388_607) == 0
+    # One row asks 8 * 64 * 256 + 1 MiB = 1,179,648
+    assert overflow_threshold_batch(call(), LAYOUTS["C"], 1_179_647) == 0
+    assert overflow_threshold_batch(call(), LAYOUTS["C"], 1_179_648) == 1
+
+
+def test_threshold_counts_the_external_counter() -> None:
+    # 4 * round_up(batch * 64, 8) <= 25,600 holds up to batch 100
+    limited = call(counter_buffer_bytes=25_600)
+    assert overflow_threshold_batch(limited, LAYOUTS["C"], 394 * MIB) == 100
+
+
+def test_threshold_of_a_misaligned_workspace() -> None:
+    # Exactly 3,144 rows fit at an aligned address; padding takes the last one
+    assert overflow_threshold_batch(call(), LAYOUTS["C"], 394 * MIB, address=8) == 3143
+
+
+@pytest.mark.parametrize(
+    ("workspace", "batch", "left", "used"),
+    [
+        (8 * MIB, 32, 3_145_728, 8_464_384),
+        (12 * MIB, 74, 1_835_008, 9_775_104),
+        (10_747_904, 74, 0, 9_775_104),
+    ],
+)
+def test_silent_overruns(workspace: int, batch: int, left: int, used: int) -> None:
+    sparse = call(64, batch, dims=SPARSE_MLA)
+    assert carve(sparse, LAYOUTS["C"], workspace).scratch_available == left < used
+    assert overruns(sparse, LAYOUTS["C"], workspace)
+    stats = 8 * 64 * batch * 256 + MIB
+    assert not overruns(sparse, LAYOUTS["C"], stats + used)
+
+
+def test_an_exact_fit_of_many_rows_is_harmless() -> None:
+    # 0 bytes are left at 3,080 rows, and none are used
+    assert not overruns(call(64, 3080, dims=SPARSE_MLA), LAYOUTS["B"], 394 * MIB)
+
+
+def test_overrun_range() -> None:
+    # 12 MiB, bound 9,850,880: 8*64*b*256 + 1 MiB + bound <= 12,582,912 holds up to b = 12
+    assert 131_072 * 12 + MIB + 9_850_880 <= 12 * MIB < 131_072 * 13 + MIB + 9_850_880
+    assert overrun_batches(call(64, 16_384), LAYOUTS["C"], 12 * MIB) == (13, 74)
+    assert overrun_batches(call(64, 40), LAYOUTS["C"], 12 * MIB) == (13, 40)
+    assert overrun_batches(call(64, 12), LAYOUTS["C"], 12 * MIB) is None
+    assert overrun_batches(call(64, 16_384), LAYOUTS["C"], 394 * MIB) is None
+
+
+def test_need_is_not_monotone_at_the_low_end() -> None:
+    sparse = call(64, 148, dims=SPARSE_MLA)
+    # stats and scratch together peak at batch 74; from 149 on the slab alone is larger
+    assert worst_need_bytes(sparse, LAYOUTS["C"]) == 20_523_008
+    assert worst_need_bytes(sparse._replace(batch=149), LAYOUTS["C"]) == 8 * 64 * 149 * 256 + MIB

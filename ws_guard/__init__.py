@@ -1,0 +1,7 @@
+"""ws_guard: sizes, watches and guards the workspace of FlashInfer's trtllm-gen attention."""
+
+from .planning import carve, plan
+from .sizing import Carve, InputError, Plan, Refusal
+
+__all__ = ["Carve", "InputError", "Plan", "Refusal", "carve", "plan"]
+__version__ = "0.1.0"

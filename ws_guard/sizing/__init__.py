@@ -1,0 +1,69 @@
+"""Pure arithmetic over ints: layouts, slabs, scratch, thresholds, plans. Standard library only."""
+
+from .call import Call, HeadDims
+from .carving import Carve, Need, Refusal, carve, need
+from .errors import InputError
+from .layouts import (
+    DEFAULT_WORKSPACE_BYTES,
+    ENTRIES,
+    ENTRY_OF_OP,
+    EXTERNAL_COUNTER,
+    GRID_LIMIT_BATCH,
+    LAYOUTS,
+    NATIVE_SLABS,
+    OPS,
+    SLABS,
+    Entry,
+    Layout,
+    Slab,
+)
+from .limits import overflow_threshold_batch, overrun_batches, overruns, worst_need_bytes
+from .plan import Deployment, Plan, plan
+from .releases import (
+    DEFAULT_SM_COUNT,
+    NEWEST_SEEN,
+    OLDEST_SEEN,
+    is_newer_than_seen,
+    layouts_of_release,
+    sm_count_of_gpu,
+)
+from .scratch import Scratch, may_use_scratch, scratch
+
+__all__ = [
+    "DEFAULT_SM_COUNT",
+    "DEFAULT_WORKSPACE_BYTES",
+    "ENTRIES",
+    "ENTRY_OF_OP",
+    "EXTERNAL_COUNTER",
+    "GRID_LIMIT_BATCH",
+    "LAYOUTS",
+    "NATIVE_SLABS",
+    "NEWEST_SEEN",
+    "OLDEST_SEEN",
+    "OPS",
+    "SLABS",
+    "Call",
+    "Carve",
+    "Deployment",
+    "Entry",
+    "HeadDims",
+    "InputError",
+    "Layout",
+    "Need",
+    "Plan",
+    "Refusal",
+    "Scratch",
+    "Slab",
+    "carve",
+    "is_newer_than_seen",
+    "layouts_of_release",
+    "may_use_scratch",
+    "need",
+    "overflow_threshold_batch",
+    "overrun_batches",
+    "overruns",
+    "plan",
+    "scratch",
+    "sm_count_of_gpu",
+    "worst_need_bytes",
+]

@@ -1,0 +1,18 @@
+"""The one error that sizing raises."""
+
+from __future__ import annotations
+
+_INT64_MAX = (1 << 63) - 1
+
+
+class InputError(ValueError):
+    """An input that no deployment can have; the text names it and what to pass instead."""
+
+
+def whole(name: str, value: object, *, least: int, most: int = _INT64_MAX) -> int:
+    """`value` as an int within [least, most], or an `InputError` that names it."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{name} must be a whole number, got {value!r}")
+    if not least <= value <= most:
+        raise InputError(f"{name} must be between {least:,} and {most:,}, got {value:,}")
+    return value

@@ -1,0 +1,94 @@
+"""Scratch: the slab that takes what is left, and that nobody checks.
+
+A generation kernel that spreads one sequence's KV over several CTAs (multi-CTA-KV) reduces their
+partial results through it. Per CTA it writes `stepQ` rows of statistics and of output:
+
+    sm_count * stepQ * 8  +  CTAs * stepQ * headDimPerCtaV * (2 if 2-CTA MMA else 1) * 2   bytes
+
+Source: `fmhaKernels.cuh` and `kernelParams.h` of FlashInfer 0.6.14 and 0.6.15.post1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .call import Call, HeadDims
+from .layouts import Layout
+from .slabs import carves_scratch
+
+# The widest tile of any generation kernel: 128 query rows, at most 256 value elements per CTA.
+_WIDEST_STEP_Q = 128
+_WIDEST_SPLIT_V = 256
+# Multi-head latent attention: at most 64 rows, values of one CTA or of a 2-CTA pair together.
+_MLA_STEP_Q = 64
+_MLA_DIMS = {(576, 512), (512, 512), (320, 256)}
+# A kernel's KV step is one or two tiles of 128 tokens; the compiled kernels alone know which.
+_KV_STEPS = (128, 256)
+_SPARSE_MLA_HEADS = {8, 16, 32, 64, 128}
+
+
+class Scratch(NamedTuple):
+    """Bytes of scratch; `exact`, or the most that any kernel of that shape writes."""
+
+    bytes: int
+    exact: bool
+
+
+def scratch(call: Call, layout: Layout) -> Scratch:
+    """Scratch bytes that the kernel writes for `call`, over a KV cache as long as it can be.
+
+    The grid's Z is the batch, and KV is split only while CTAs are fewer than half the SMs, so any
+    batch above sm_count / 2 writes none; nor do context and ragged.
+    """
+    if not carves_scratch(call.entry, layout) or not may_use_scratch(call):
+        return Scratch(0, True)
+    dims = call.dims
+    if dims is None:
+        return Scratch(_bound(call.sm_count, _WIDEST_STEP_Q, _WIDEST_SPLIT_V), False)
+    if (dims.qk, dims.vo) not in _MLA_DIMS:
+        return Scratch(_bound(call.sm_count, _WIDEST_STEP_Q, min(dims.vo, _WIDEST_SPLIT_V)), False)
+    if not dims.top_k or dims.vo != 512 or call.q_len != 1 or call.heads not in _SPARSE_MLA_HEADS:
+        return Scratch(_bound(call.sm_count, _MLA_STEP_Q, dims.vo), False)
+    by_step = {_sparse_mla(call, dims, kv_step) for kv_step in _KV_STEPS}
+    return Scratch(max(by_step), len(by_step) == 1)
+
+
+def may_use_scratch(call: Call) -> bool:
+    """Whether a kernel chosen for `call` can split KV over CTAs at all."""
+    return call.entry in ("decode", "dsv4") and call.batch <= call.sm_count // 2
+
+
+def _bound(sm_count: int, step_q: int, head_dim_v: int) -> int:
+    return sm_count * step_q * (8 + 2 * head_dim_v)
+
+
+def _sparse_mla(call: Call, dims: HeadDims, kv_step: int) -> int:
+    """Scratch of the sparse MLA kernel that FlashInfer selects for one query token per row."""
+    step_q = _sparse_mla_step_q(call, dims)
+    pairs = call.heads == 128 and call.batch * (call.heads // 64) * 8 > call.sm_count
+    head_dim = dims.vo // 2 if pairs else dims.vo
+    ctas = call.batch * (2 if pairs else call.heads // step_q)
+    split = _kv_split(call, dims, kv_step, ctas)
+    if not pairs:
+        # SMs still idle: the value dimension is spread over two or four CTAs as well.
+        spare = 1 if call.batch == 1 and (dims.qk, dims.vo) == (576, 512) else 2
+        if split > 1 and ctas * split * spare <= call.sm_count:
+            head_dim = 128 if ctas * split * 2 * spare <= call.sm_count else 256
+            ctas *= dims.vo // head_dim
+            split = _kv_split(call, dims, kv_step, ctas)
+    if split <= 1:
+        return 0
+    pair_width = 2 if pairs else 1
+    return call.sm_count * step_q * 8 + ctas * split * step_q * head_dim * pair_width * 2
+
+
+def _sparse_mla_step_q(call: Call, dims: HeadDims) -> int:
+    if call.heads > 32:
+        return _MLA_STEP_Q
+    half = call.heads // 2
+    few_ctas = call.batch * -(-dims.top_k // 128) <= call.sm_count // 8
+    return half if half >= 8 and few_ctas else call.heads
+
+
+def _kv_split(call: Call, dims: HeadDims, kv_step: int, ctas: int) -> int:
+    return min(-(-dims.top_k // (2 * kv_step)), max(1, call.sm_count // ctas))
