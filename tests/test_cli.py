@@ -1,0 +1,130 @@
+"""The command line as a process: answers, exit codes, one line for every bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REFERENCE = (
+    "plan --engine none --flashinfer 0.6.14 --sm-count 148 --heads 64 --tp 8 --dcp 8 "
+    "--max-num-batched-tokens 16384 --workspace-bytes 394MiB"
+)
+
+
+def ws_guard(arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ws_guard", *arguments.split()]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_reference_plan_as_json() -> None:
+    done = ws_guard(f"{REFERENCE} --json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert done.stderr == ""
+    assert answer["kernel_heads"] == 64
+    assert answer["slabs"] == {"counter": 8388608, "softmax_stats": 2148532224, "scratch": 0}
+    assert answer["need_bytes"] == 2156920832
+    assert answer["margin_bytes"] == -1743781888
+    assert answer["overflow_threshold_batch"] == 3080
+    assert answer["margin_batch"] == -13304
+    assert answer["recommended_workspace_bytes"] == 2561671168
+    assert (answer["env"], answer["sites"]) == ({}, [])
+
+
+def test_the_reference_plan_for_people() -> None:
+    done = ws_guard(REFERENCE)
+    assert done.returncode == 1
+    assert done.stdout.startswith("DOES NOT FIT (overflow)")
+    for text in ("3,080 rows", "2,561,671,168 B", "-1,743,781,888 B", "layout                B"):
+        assert text in done.stdout
+
+
+def test_without_dcp_it_fits() -> None:
+    done = ws_guard(REFERENCE.replace("--dcp 8", "--dcp 1") + " --json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["recommended_workspace_bytes"] == 413138944
+
+
+def test_gpu_by_name() -> None:
+    by_name = REFERENCE.replace("--sm-count 148", "--gpu B200")
+    assert json.loads(ws_guard(f"{by_name} --json").stdout) == json.loads(
+        ws_guard(f"{REFERENCE} --json").stdout
+    )
+
+
+def test_sweep(tmp_path: Path) -> None:
+    image = tmp_path / "sweep.png"
+    done = ws_guard(f"{REFERENCE} --sweep tokens=3080,3081 --json --plot {image}")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert answer["parameter"] == "tokens"
+    assert [(plan["value"], plan["fits"]) for plan in answer["plans"]] == [
+        (3080, True),
+        (3081, False),
+    ]
+    assert image.read_bytes().startswith(b"\x89PNG")
+    text = ws_guard(f"{REFERENCE} --sweep heads=8,16 --max-num-batched-tokens 512")
+    assert text.returncode == 0
+    assert len(text.stdout.splitlines()) == 3
+
+
+def test_verify() -> None:
+    done = ws_guard("verify --json --strict")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert (answer["verdict"], answer["layout"], answer["release"]) == ("verified", "B", "0.6.14")
+    assert "verified" in ws_guard("verify").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("", "Missing command"),
+        ("nope", "No such command 'nope'"),
+        ("plan", "--heads is missing"),
+        ("plan --heads x", "Invalid value for '--heads'"),
+        ("plan --heads 64", "max_num_batched_tokens is missing"),
+        ("plan --bogus", "No such option"),
+        (
+            f"{REFERENCE} --workspace-bytes 12parsecs",
+            "--workspace-bytes: '12parsecs' is not a size",
+        ),
+        (f"{REFERENCE} --workspace-bytes 0", "workspace_bytes must be between 1"),
+        (f"{REFERENCE} --dcp 3", "dcp 3 must divide tp x pcp = 8; change --dcp or --tp"),
+        (f"{REFERENCE} --gpu b200", "--gpu and --sm-count exclude each other"),
+        ("plan --heads 1 --max-num-batched-tokens 1 --gpu tpu", "gpu must be one of b200"),
+        (f"{REFERENCE} --flashinfer 0.1.6", "0.1.6 is older than 0.3.0"),
+        (f"{REFERENCE} --model glm", "--model glm is not supported yet"),
+        (f"{REFERENCE} --engine vllm", "--engine vllm is not supported yet"),
+        (f"{REFERENCE} --engine-version 0.33.0", "--engine-version 0.33.0 is not supported yet"),
+        ("plan -- vllm serve glm", "a launch command cannot be read yet"),
+        (f"{REFERENCE} --plot x.png", "--plot draws a sweep: pass --sweep"),
+        (f"{REFERENCE} --sweep colour=1", "--sweep takes tokens, dcp, tp, heads, q-len"),
+        (f"{REFERENCE} --sweep tokens=1,many", "--sweep tokens needs whole numbers"),
+        (f"{REFERENCE} --sweep tokens=1 --plot /no/such/dir.png", "name a writable .png"),
+        (f"{REFERENCE} --sweep tokens=1 --plot x.docx", "name a writable .png"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: str, words: str) -> None:
+    done = ws_guard(arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_plan_and_verify_import_neither_torch_nor_the_exporter() -> None:
+    script = (
+        "import sys; from ws_guard.cli import run; "
+        f"run({REFERENCE.split()!r}); run(['verify']); "
+        "heavy = {'torch', 'flashinfer', 'fastapi', 'prometheus_client', 'matplotlib'}; "
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
