@@ -1,0 +1,68 @@
+"""The board: a directory of slot files, private to a user or shared with a group."""
+
+from __future__ import annotations
+
+import grp
+import os
+import stat
+from typing import NamedTuple
+
+SUFFIX = ".slot"
+#: A slot in the making has this prefix; readers pass over it.
+HIDDEN = "."
+
+
+class BoardError(OSError):
+    """The board cannot be used; the text says why and what to do."""
+
+
+class Board(NamedTuple):
+    """A board directory. `group` is the gid it is shared with, None for a private board."""
+
+    path: str
+    group: int | None = None
+    trusted_uids: tuple[int, ...] = ()
+
+    @property
+    def file_mode(self) -> int:
+        """Permission bits of a slot."""
+        return 0o600 if self.group is None else 0o640
+
+    def prepare(self) -> None:
+        """Make the directory if it is missing, and check that it may be used: for workers."""
+        try:
+            os.makedirs(self.path, mode=0o700 if self.group is None else 0o770, exist_ok=True)
+        except OSError as error:
+            raise BoardError(f"board {self.path}: {error.strerror}; set WS_GUARD_BOARD") from None
+        self.check()
+
+    def check(self) -> None:
+        """Whether slots in this directory can be trusted; OSError if it cannot be looked at."""
+        found = os.stat(self.path)
+        if not stat.S_ISDIR(found.st_mode):
+            raise BoardError(f"board {self.path} is not a directory; set WS_GUARD_BOARD")
+        if self.group is None and found.st_uid != os.geteuid():
+            raise BoardError(
+                f"board {self.path} belongs to uid {found.st_uid}, not to {os.geteuid()}; "
+                "set WS_GUARD_BOARD_GROUP to share it, or WS_GUARD_BOARD to another directory"
+            )
+        if self.group is not None and found.st_gid != self.group:
+            raise BoardError(
+                f"board {self.path} has group {found.st_gid}, WS_GUARD_BOARD_GROUP is {self.group}"
+            )
+
+    def trusts(self, uid: int) -> bool:
+        """Whether a slot of this owner is read."""
+        if uid == os.geteuid() or uid in self.trusted_uids:
+            return True
+        return self.group is not None and uid == os.stat(self.path).st_uid
+
+
+def open_board(path: str, group: str | None = None, trusted_uids: tuple[int, ...] = ()) -> Board:
+    """A board by its settings; `group` is a name or a number. Raises `BoardError`."""
+    if group is None or group.isdigit():
+        return Board(path, None if group is None else int(group), trusted_uids)
+    try:
+        return Board(path, grp.getgrnam(group).gr_gid, trusted_uids)
+    except KeyError:
+        raise BoardError(f"WS_GUARD_BOARD_GROUP={group!r}: there is no such group") from None

@@ -1,0 +1,196 @@
+"""The slot file, format version 1: the one place where its bytes are described.
+
+A worker owns one slot and is its only writer; readers take it in with `pread`. All numbers are
+little-endian 64-bit words unless said otherwise, so that a word is read whole or not at all. Arm
+hosts order nothing between words: what spans several of them carries a checksum.
+
+    offset      bytes       what
+    0           4,096       header words, see `Header`
+    4,096       2 x 16,384  document, two copies: length, CRC-32, UTF-8 JSON. The header's
+                            `document` word counts publications; its lowest bit picks the copy
+    36,864      8,192       ring: the last 1,024 calls, one word each, see `pack_call`
+    45,056      16,000 x 128  rows, see `Shape` and the COUNT_ words
+
+A row is one shape of call: what decides its slabs. Words 1 to 8 say the shape, word 0 holds their
+CRC-32 and a set bit 32; they are written once. Words 9 to 12 count its calls by mode. When the
+first 14,464 rows are taken, further shapes fold into the remaining 1,536, one per (op, workspace,
+power of two of the batch): such a row keeps the sums of batches in words 13 and 14, and its shape
+is the worst that was folded into it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from enum import IntEnum
+from typing import NamedTuple
+
+MAGIC = int.from_bytes(b"WS_GUARD", "little")
+VERSION = 1
+
+HEADER_BYTES = 4096
+DOCUMENT_BYTES = 16_384
+RING_CALLS = 1024
+ROW_BYTES = 128
+ROW_WORDS = ROW_BYTES // 8
+EXACT_ROWS = 14_464
+FOLD_ROWS = 1_536
+
+DOCUMENT_OFFSET = HEADER_BYTES
+RING_OFFSET = DOCUMENT_OFFSET + 2 * DOCUMENT_BYTES
+ROWS_OFFSET = RING_OFFSET + 8 * RING_CALLS
+SLOT_BYTES = ROWS_OFFSET + ROW_BYTES * (EXACT_ROWS + FOLD_ROWS)
+
+#: No version's slot is larger; readers look into no larger file.
+MAX_BYTES = 2 << 20
+
+#: Words of a row that count calls, by mode; then the batch sums of a folded row.
+COUNT_EAGER, COUNT_CAPTURED, COUNT_REPLAYED, COUNT_TUNING = 9, 10, 11, 12
+SUM_EAGER, SUM_REPLAYED = 13, 14
+
+MAX_OPS = 8
+OVERFLOW, OVERRUN = 0, 1
+ACTIONS = ("observed", "raised", "split")
+MAX_WORKSPACES = 8
+
+NONE = (1 << 64) - 1
+UINT16, UINT32 = (1 << 16) - 1, (1 << 32) - 1
+
+
+class Header(IntEnum):
+    """Header words. `EVENTS` begins a table of [op][overflow, overrun][action] counters."""
+
+    MAGIC = 0
+    VERSION = 1
+    SLOT_BYTES = 2
+    PID = 3
+    PID_START_TICKS = 4
+    PID_NAMESPACE = 5
+    ATTACHED_NS = 6
+    CLOSED_NS = 7
+    EXACT_ROWS = 8
+    FOLD_ROWS = 9
+    DOCUMENT = 10
+    PROBE_ERRORS = 11
+    LAST_OVERFLOW_NS = 12
+    LAST_OVERRUN_NS = 13
+    EVENTS = 16
+
+
+def event_word(op: int, kind: int, action: int) -> int:
+    """Header word that counts overflows or overruns of an op by action."""
+    return Header.EVENTS + (op * 2 + kind) * len(ACTIONS) + action
+
+
+class Outcome(IntEnum):
+    """How a call in the ring went. 0 marks a ring word that was never written."""
+
+    EAGER = 1
+    CAPTURED = 2
+    TUNING = 3
+    OVERFLOW = 4
+    OVERRUN = 5
+    RAISED = 6
+    SPLIT = 7
+    FAILED = 8
+
+
+_TICK_BITS = 10
+_ROW_BITS = 14
+_OUTCOME_BITS = 4
+
+
+def pack_call(elapsed_ns: int, row: int, outcome: Outcome) -> int:
+    """One ring word: 46 bits of time since attach in 1,024 ns, 14 of row, 4 of outcome."""
+    return (elapsed_ns >> _TICK_BITS << _ROW_BITS | row) << _OUTCOME_BITS | outcome
+
+
+def unpack_call(word: int) -> tuple[int, int, int]:
+    """(elapsed_ns, row, outcome) of a ring word."""
+    outcome = word & ((1 << _OUTCOME_BITS) - 1)
+    row = word >> _OUTCOME_BITS & ((1 << _ROW_BITS) - 1)
+    return word >> (_OUTCOME_BITS + _ROW_BITS) << _TICK_BITS, row, outcome
+
+
+class Shape(NamedTuple):
+    """What decides a call's slabs, and when it was first seen. Sizes in bytes.
+
+    `op` and `workspace` are positions in the document's lists `ops` and `workspaces`; a
+    workspace beyond them is `other`. `sum_q` and `counter_buffer_bytes` are None where they do not
+    matter; `qk`, `vo`, `top_k` are the head dims (0: unknown).
+    """
+
+    op: int
+    workspace: int
+    batch: int
+    heads: int
+    q_len: int
+    lse: bool
+    workspace_bytes: int
+    address_mod_16: int
+    sm_count: int
+    qk: int
+    vo: int
+    top_k: int
+    sum_q: int | None
+    counter_buffer_bytes: int | None
+    first_seen_ns: int
+
+
+_SHAPE = struct.Struct("<BBBBHHIIIHHQQQQ8x")
+SHAPE_BYTES = _SHAPE.size
+_LSE = 1
+
+
+def pack_shape(shape: Shape) -> bytes:
+    """Words 1 to 8 of a row. Numbers beyond a field's width stay at its largest value."""
+    return _SHAPE.pack(
+        shape.op,
+        _LSE if shape.lse else 0,
+        shape.workspace,
+        shape.address_mod_16,
+        min(shape.sm_count, UINT16),
+        min(shape.top_k, UINT16),
+        min(shape.batch, UINT32),
+        min(shape.heads, UINT32),
+        min(shape.q_len, UINT32),
+        min(shape.qk, UINT16),
+        min(shape.vo, UINT16),
+        min(shape.workspace_bytes, NONE),
+        NONE if shape.sum_q is None else shape.sum_q,
+        NONE if shape.counter_buffer_bytes is None else shape.counter_buffer_bytes,
+        shape.first_seen_ns,
+    )
+
+
+def unpack_shape(data: bytes) -> Shape:
+    """The shape in words 1 to 8 of a row."""
+    (op, flags, workspace, address, sm_count, top_k, batch, heads, q_len, qk, vo, size, sum_q,
+     counter, first_seen) = _SHAPE.unpack(data)  # fmt: skip
+    return Shape(
+        op=op,
+        workspace=workspace,
+        batch=batch,
+        heads=heads,
+        q_len=q_len,
+        lse=bool(flags & _LSE),
+        workspace_bytes=size,
+        address_mod_16=address,
+        sm_count=sm_count,
+        qk=qk,
+        vo=vo,
+        top_k=top_k,
+        sum_q=None if sum_q == NONE else sum_q,
+        counter_buffer_bytes=None if counter == NONE else counter,
+        first_seen_ns=first_seen,
+    )
+
+
+def seal(data: bytes) -> int:
+    """Word 0 of a row whose words 1 to 8 are `data`; never 0, which marks a free row."""
+    return 1 << 32 | zlib.crc32(data)
+
+
+def fold_class(batch: int) -> int:
+    """The power of two that a batch folds into: k for 2^(k-1) < batch <= 2^k."""
+    return (batch - 1).bit_length()

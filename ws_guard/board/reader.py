@@ -1,0 +1,229 @@
+"""The reading end: slots are taken in with `pread` and never trusted.
+
+Never mapped: a slot truncated under a mapping would kill the reader with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import zlib
+from typing import Any, NamedTuple
+
+from . import liveness
+from .directory import HIDDEN, SUFFIX, Board
+from .format import (
+    ACTIONS,
+    DOCUMENT_BYTES,
+    DOCUMENT_OFFSET,
+    EXACT_ROWS,
+    FOLD_ROWS,
+    HEADER_BYTES,
+    MAGIC,
+    MAX_BYTES,
+    MAX_OPS,
+    OVERFLOW,
+    OVERRUN,
+    RING_CALLS,
+    RING_OFFSET,
+    ROW_BYTES,
+    ROW_WORDS,
+    ROWS_OFFSET,
+    SHAPE_BYTES,
+    SLOT_BYTES,
+    VERSION,
+    Header,
+    Shape,
+    event_word,
+    seal,
+    unpack_call,
+    unpack_shape,
+)
+
+
+class SlotError(Exception):
+    """A file on the board that is no slot we can read; the text says why."""
+
+
+class Row(NamedTuple):
+    """A shape and how often it was called, by mode; batch sums count where `folded`."""
+
+    shape: Shape
+    folded: bool
+    eager: int
+    captured: int
+    replayed: int
+    tuning: int
+    sum_eager: int
+    sum_replayed: int
+
+
+class LastCall(NamedTuple):
+    """One of the last calls: when (Unix ns), what shape, `board.format.Outcome` number."""
+
+    at_ns: int
+    shape: Shape
+    outcome: int
+
+
+class SlotView(NamedTuple):
+    """A slot as read at one moment. `events` counts by (op, overflow or overrun, action)."""
+
+    name: str
+    pid: int
+    alive: bool
+    closed: bool
+    attached_ns: int
+    document: dict[str, Any]
+    rows: list[Row]
+    events: dict[tuple[int, int, str], int]
+    probe_errors: int
+    last_overflow_ns: int
+    last_overrun_ns: int
+    calls: list[LastCall]
+
+
+class SlotReader:
+    """Reads one slot again and again; what never changes is parsed once."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._generation = 0
+        self._document: dict[str, Any] = {}
+        self._shapes: dict[int, tuple[int, Shape]] = {}
+
+    def read(self, board: Board, directory_fd: int) -> SlotView:
+        """The slot now; `SlotError` for anything else, OSError where the system refuses."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(self._name, flags, dir_fd=directory_fd)
+        try:
+            _check_file(os.fstat(fd), board)
+            return self._view(fd)
+        finally:
+            os.close(fd)
+
+    def _view(self, fd: int) -> SlotView:
+        header = _words(fd, 0, HEADER_BYTES)
+        _check_header(header)
+        self._read_document(fd, header[Header.DOCUMENT])
+        rows = self._read_rows(fd, 0, min(header[Header.EXACT_ROWS], EXACT_ROWS))
+        folds = min(header[Header.FOLD_ROWS], FOLD_ROWS)
+        rows |= self._read_rows(fd, EXACT_ROWS, folds)
+        attached = header[Header.ATTACHED_NS]
+        pid, start = header[Header.PID], header[Header.PID_START_TICKS]
+        return SlotView(
+            name=self._name,
+            pid=pid,
+            alive=liveness.is_alive(fd, pid, start, header[Header.PID_NAMESPACE]),
+            closed=header[Header.CLOSED_NS] != 0,
+            attached_ns=attached,
+            document=self._document,
+            rows=list(rows.values()),
+            events=_events(header),
+            probe_errors=header[Header.PROBE_ERRORS],
+            last_overflow_ns=header[Header.LAST_OVERFLOW_NS],
+            last_overrun_ns=header[Header.LAST_OVERRUN_NS],
+            calls=_last_calls(_words(fd, RING_OFFSET, 8 * RING_CALLS), attached, rows),
+        )
+
+    def _read_document(self, fd: int, generation: int) -> None:
+        if generation in (0, self._generation):
+            return
+        data = _pread(fd, DOCUMENT_OFFSET + (generation & 1) * DOCUMENT_BYTES, DOCUMENT_BYTES)
+        length = int.from_bytes(data[:8], "little")
+        text = data[16 : 16 + length]
+        if len(text) != length or zlib.crc32(text) != int.from_bytes(data[8:16], "little"):
+            return  # being written: the copy read before still holds
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            raise SlotError("its document is not JSON") from None
+        if not isinstance(document, dict):
+            raise SlotError("its document is not an object")
+        self._document, self._generation = document, generation
+
+    def _read_rows(self, fd: int, first: int, count: int) -> dict[int, Row]:
+        if not count:
+            return {}
+        data = _pread(fd, ROWS_OFFSET + first * ROW_BYTES, count * ROW_BYTES)
+        words = memoryview(data).cast("Q")
+        rows = {}
+        for index in range(len(data) // ROW_BYTES):
+            start = index * ROW_WORDS
+            shape = self._shape(first + index, words[start], data, index * ROW_BYTES + 8)
+            if shape is not None:
+                counts = words[start + 9 : start + 15]
+                rows[first + index] = Row(shape, first > 0, *counts)
+        return rows
+
+    def _shape(self, row: int, sealed: int, data: bytes, start: int) -> Shape | None:
+        known = self._shapes.get(row)
+        if known is not None and known[0] == sealed:
+            return known[1]
+        packed = data[start : start + SHAPE_BYTES]
+        if seal(packed) != sealed:
+            # Free, being written, or damaged: only a folded row was whole before.
+            return known[1] if known is not None else None
+        shape = unpack_shape(packed)
+        self._shapes[row] = (sealed, shape)
+        return shape
+
+
+def list_slots(directory_fd: int) -> tuple[list[str], list[str]]:
+    """(slot names, names of foreign files) of a board."""
+    names = sorted(name for name in os.listdir(directory_fd) if not name.startswith(HIDDEN))
+    slots = [name for name in names if name.endswith(SUFFIX)]
+    return slots, [name for name in names if not name.endswith(SUFFIX)]
+
+
+def _check_file(found: os.stat_result, board: Board) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise SlotError("it is not a regular file")
+    if found.st_nlink != 1:
+        raise SlotError(f"it has {found.st_nlink} links")
+    if not board.trusts(found.st_uid):
+        raise SlotError(f"it belongs to uid {found.st_uid}, which is not trusted")
+    if not HEADER_BYTES <= found.st_size <= MAX_BYTES:
+        raise SlotError(f"it has {found.st_size} bytes, a slot has {SLOT_BYTES}")
+
+
+def _check_header(header: memoryview) -> None:
+    if header[Header.MAGIC] != MAGIC:
+        raise SlotError("it is not a slot")
+    if header[Header.VERSION] != VERSION:
+        raise SlotError(f"it has format version {header[Header.VERSION]}, known is {VERSION}")
+    if header[Header.SLOT_BYTES] != SLOT_BYTES:
+        raise SlotError(f"its header speaks of {header[Header.SLOT_BYTES]} bytes")
+
+
+def _pread(fd: int, offset: int, length: int) -> bytes:
+    data = os.pread(fd, length, offset)
+    if len(data) != length:
+        raise SlotError(f"it ends at byte {offset + len(data)}")
+    return data
+
+
+def _words(fd: int, offset: int, length: int) -> memoryview:
+    return memoryview(_pread(fd, offset, length)).cast("Q")
+
+
+def _events(header: memoryview) -> dict[tuple[int, int, str], int]:
+    return {
+        (op, kind, name): count
+        for op in range(MAX_OPS)
+        for kind in (OVERFLOW, OVERRUN)
+        for action, name in enumerate(ACTIONS)
+        if (count := header[event_word(op, kind, action)])
+    }
+
+
+def _last_calls(ring: memoryview, attached_ns: int, rows: dict[int, Row]) -> list[LastCall]:
+    """The calls in the ring, oldest first: written round and round, so sorting by time will do."""
+    calls = []
+    for word in ring:
+        elapsed, row, outcome = unpack_call(word)
+        if outcome and row in rows:
+            calls.append(LastCall(attached_ns + elapsed, rows[row].shape, outcome))
+    calls.sort(key=lambda call: call.at_ns)
+    return calls

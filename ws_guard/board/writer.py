@@ -1,0 +1,208 @@
+"""A worker's end of its slot: rows, counters, ring and document.
+
+Counting is inline in the probe (`words[row + COUNT_EAGER] += 1`): no Python call stands between
+load and store, so that under the GIL threads lose nothing. The rest here is off the hot path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import mmap
+import os
+import threading
+import time
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from . import liveness
+from .directory import HIDDEN, SUFFIX, Board, BoardError
+from .format import (
+    DOCUMENT_BYTES,
+    DOCUMENT_OFFSET,
+    EXACT_ROWS,
+    FOLD_ROWS,
+    MAGIC,
+    MAX_WORKSPACES,
+    OVERFLOW,
+    RING_CALLS,
+    RING_OFFSET,
+    ROW_BYTES,
+    ROW_WORDS,
+    ROWS_OFFSET,
+    SHAPE_BYTES,
+    SLOT_BYTES,
+    VERSION,
+    Header,
+    Outcome,
+    Shape,
+    event_word,
+    fold_class,
+    pack_call,
+    pack_shape,
+    seal,
+)
+
+RING_WORD = RING_OFFSET // 8
+_serial = itertools.count()
+
+
+class Slot:
+    """One worker's slot, on the board or, where that cannot be, in memory alone.
+
+    `words` is the whole slot as 64-bit words. `problem` says why the slot is not on the board.
+    """
+
+    def __init__(self, memory: mmap.mmap, fd: int | None, path: str | None, problem: str) -> None:
+        self._memory = memory
+        self._bytes = memoryview(memory)
+        self._fd = fd
+        self._lock = threading.Lock()
+        self._folds: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self.words = self._bytes.cast("Q")
+        self.path = path
+        self.problem = problem
+        self.attached_ns = time.time_ns()
+        self.attached_monotonic_ns = time.monotonic_ns()
+        self.next_call = itertools.count().__next__
+        self._write_header()
+
+    @classmethod
+    def on_board(cls, board: Board) -> Slot:
+        """A slot on the board; in memory with a `problem` if the board cannot hold one."""
+        try:
+            board.prepare()
+            return cls._create(board)
+        except OSError as error:
+            reason = str(error) if isinstance(error, BoardError) else f"board {board.path}: {error}"
+            return cls.in_memory(reason)
+
+    @classmethod
+    def in_memory(cls, problem: str) -> Slot:
+        """A slot that nobody else can read: the worker runs on, unobserved."""
+        return cls(mmap.mmap(-1, SLOT_BYTES), None, None, problem)
+
+    @classmethod
+    def _create(cls, board: Board) -> Slot:
+        name = f"{os.getpid()}.{time.time_ns():x}.{next(_serial)}{SUFFIX}"
+        path, hidden = os.path.join(board.path, name), os.path.join(board.path, HIDDEN + name)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(hidden, flags, board.file_mode)
+        try:
+            os.fchmod(fd, board.file_mode)
+            if board.group is not None:
+                os.fchown(fd, -1, board.group)
+            # A store into a hole of a full tmpfs would be SIGBUS: reserve every byte now.
+            os.posix_fallocate(fd, 0, SLOT_BYTES)
+            liveness.hold_lock(fd)
+            slot = cls(mmap.mmap(fd, SLOT_BYTES), fd, path, "")
+            os.rename(hidden, path)
+        except OSError:
+            os.close(fd)
+            os.unlink(hidden)
+            raise
+        return slot
+
+    def _write_header(self) -> None:
+        pid = os.getpid()
+        self.words[Header.VERSION] = VERSION
+        self.words[Header.SLOT_BYTES] = SLOT_BYTES
+        self.words[Header.PID] = pid
+        self.words[Header.PID_START_TICKS] = liveness.pid_start_ticks(pid)
+        self.words[Header.PID_NAMESPACE] = liveness.pid_namespace()
+        self.words[Header.ATTACHED_NS] = self.attached_ns
+        self.words[Header.MAGIC] = MAGIC
+
+    def describe(self, document: Mapping[str, Any]) -> None:
+        """Publish what else is to be known of this worker. ValueError beyond 16 KiB of JSON."""
+        text = json.dumps(document, separators=(",", ":")).encode()
+        if len(text) > DOCUMENT_BYTES - 16:
+            raise ValueError(f"the document has {len(text)} bytes, {DOCUMENT_BYTES - 16} fit")
+        with self._lock:
+            generation = self.words[Header.DOCUMENT] + 1
+            start = DOCUMENT_OFFSET + (generation & 1) * DOCUMENT_BYTES
+            self.words[start // 8] = len(text)
+            self.words[start // 8 + 1] = zlib.crc32(text)
+            self._bytes[start + 16 : start + 16 + len(text)] = text
+            self.words[Header.DOCUMENT] = generation
+
+    def add_row(self, shape: Shape, need_bytes: int) -> tuple[int, int, bool]:
+        """A row for a shape not seen before: (row number, its first word, whether it is folded).
+
+        `need_bytes` decides whose shape a folded row shows: the worst.
+        """
+        with self._lock:
+            used = self.words[Header.EXACT_ROWS]
+            if used < EXACT_ROWS:
+                self._write_shape(used, shape)
+                self.words[Header.EXACT_ROWS] = used + 1
+                return used, _row_word(used), False
+            row = self._fold(shape, need_bytes)
+            return row, _row_word(row), True
+
+    def _fold(self, shape: Shape, need_bytes: int) -> int:
+        key = (shape.op, min(shape.workspace, MAX_WORKSPACES), fold_class(shape.batch))
+        row, worst = self._folds.get(key, (None, -1))
+        if row is None:
+            used = self.words[Header.FOLD_ROWS]
+            # (8 ops, 9 workspaces, 32 powers) would be more rows than are reserved; no process
+            # comes near it, and if one did, the last row would take the rest.
+            row = EXACT_ROWS + min(used, FOLD_ROWS - 1)
+            self.words[Header.FOLD_ROWS] = min(used + 1, FOLD_ROWS)
+        if need_bytes > worst:
+            self._write_shape(row, shape)
+            self._folds[key] = (row, need_bytes)
+        return row
+
+    def _write_shape(self, row: int, shape: Shape) -> None:
+        data = pack_shape(shape)
+        start = ROWS_OFFSET + row * ROW_BYTES + 8
+        self._bytes[start : start + SHAPE_BYTES] = data
+        self.words[_row_word(row)] = seal(data)
+
+    def record(self, row: int, outcome: Outcome) -> None:
+        """Put a call into the ring of the last calls."""
+        elapsed = time.monotonic_ns() - self.attached_monotonic_ns
+        place = RING_WORD + (self.next_call() & (RING_CALLS - 1))
+        self.words[place] = pack_call(elapsed, row, outcome)
+
+    def add_event(self, op: int, kind: int, action: int, count: int = 1) -> None:
+        """Count an overflow or overrun (`count` -1 takes one back) and stamp its time."""
+        with self._lock:
+            self.words[event_word(op, kind, action)] += count
+            if count > 0:
+                last = Header.LAST_OVERFLOW_NS if kind == OVERFLOW else Header.LAST_OVERRUN_NS
+                self.words[last] = time.time_ns()
+
+    def add_probe_error(self) -> None:
+        """Count an exception inside the probe."""
+        with self._lock:
+            self.words[Header.PROBE_ERRORS] += 1
+
+    def saw_trouble(self) -> bool:
+        """Whether an overflow or overrun was recorded here."""
+        return bool(self.words[Header.LAST_OVERFLOW_NS] or self.words[Header.LAST_OVERRUN_NS])
+
+    def close(self) -> None:
+        """Leave the board cleanly: the slot is marked closed and removed."""
+        if self.path is not None:
+            self.words[Header.CLOSED_NS] = time.time_ns()
+            # Already removed, or the directory is: then nothing is left to tidy.
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+        self.drop()
+
+    def drop(self) -> None:
+        """Let go of the file without a mark: what a forked child does, and the end of `close`."""
+        self.words.release()
+        self._bytes.release()
+        self._memory.close()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _row_word(row: int) -> int:
+    return ROWS_OFFSET // 8 + row * ROW_WORDS
