@@ -92,7 +92,6 @@ class Outcome(IntEnum):
     OVERRUN = 5
     RAISED = 6
     SPLIT = 7
-    FAILED = 8
 
 
 _TICK_BITS = 10

@@ -1,0 +1,5 @@
+"""The probe in a worker: native-op wrappers, the loading hook, accounting."""
+
+from .install import Probe, install
+
+__all__ = ["Probe", "install"]

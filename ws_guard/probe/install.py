@@ -1,0 +1,234 @@
+"""`install()`: the probe's life in a worker, from attaching a slot to putting everything back."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from types import ModuleType
+from typing import Any
+
+from ws_guard import contract as contracts
+from ws_guard.board import Board, BoardError, open_board
+from ws_guard.contract import Contract, NotInstalledError
+from ws_guard.settings import Settings, read_settings
+from ws_guard.sizing import LAYOUTS, OPS, InputError, Plan
+
+from .ledger import Ledger
+from .loading import DOOR, Door, PostImport, loaded_modules
+from .native_op import instrument, positions_of
+from .patches import Patches
+from .recorder import Recorder, log
+from .tuning import Tuning
+
+_lock = threading.Lock()
+_installed: Probe | None = None
+
+
+def install(
+    plan: Plan | None = None,
+    on_overflow: str | None = None,
+    board: str | None = None,
+    engine: str | int | None = None,
+    rank: str | int | None = None,
+) -> Probe:
+    """Attach this process to the board and account for its native trtllm-gen calls.
+
+    Works before flashinfer is imported and after; a second call returns the probe of the first.
+    `plan` is what `ws_guard.plan` gave, `board` a directory, `engine` and `rank` the labels of this
+    worker (default "0", and LOCAL_RANK or "0"). Raises `InputError` for an `on_overflow` that this
+    release cannot do; nothing else here raises, and nothing imports torch or flashinfer.
+    """
+    global _installed
+    settings, problems = read_settings()
+    action = on_overflow or settings.on_overflow
+    if action != "observe":
+        refusal = f"on_overflow {action!r} is not supported yet: use observe"
+        if on_overflow is not None:
+            raise InputError(refusal)
+        problems.append(refusal)
+    with _lock:
+        if _installed is None:
+            identity = (
+                "0" if engine is None else str(engine),
+                os.environ.get("LOCAL_RANK", "0") if rank is None else str(rank),
+            )
+            _installed = Probe(settings, problems, plan, board, identity)
+        elif any(given is not None for given in (plan, board, engine, rank)):
+            log.warning("ws_guard[%d]: already installed, arguments ignored", os.getpid())
+        return _installed
+
+
+class Probe:
+    """The probe of this process; `uninstall()` restores everything."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        problems: list[str],
+        plan: Plan | None,
+        board: str | None,
+        identity: tuple[str, str],
+    ) -> None:
+        self._patches = Patches()
+        self._tuning = Tuning()
+        self._ledgers: dict[str, Ledger] = {}
+        self._door: Door | None = None
+        self._post_import: PostImport | None = None
+        self._recorder: Recorder | None = None
+        self._problems = problems
+        for problem in problems:
+            log.warning("ws_guard[%d]: %s; the default is used", os.getpid(), problem)
+        if not settings.enabled:
+            return
+        self._contract, verdict, reason = _judge_installation()
+        if verdict == "mismatch":
+            log.warning("ws_guard[%d]: the probe stays off: %s", os.getpid(), reason)
+        self._recorder = self._open_recorder(settings, plan, board, identity, verdict, reason)
+        _close_at_exit(self)
+        if self._contract is not None and self._contract.layout is not None:
+            self._enter()
+
+    # -- putting in place ---------------------------------------------------------------------
+
+    def _open_recorder(
+        self,
+        settings: Settings,
+        plan: Plan | None,
+        board: str | None,
+        identity: tuple[str, str],
+        verdict: str,
+        reason: str,
+    ) -> Recorder:
+        layout = self._contract.layout if self._contract else None
+        release = self._contract.release if self._contract else ""
+        engine, rank = identity
+        document = {
+            "engine": engine,
+            "rank": rank,
+            "expected_workers": None,
+            "layout": layout.name if layout else None,
+            "contract": verdict,
+            "contract_reason": reason,
+            "info": {
+                "flashinfer_version": release,
+                "sizing": settings.sizing,
+                "on_overflow": "observe",
+            },
+            "planned": None if plan is None else [{"workspace": "ws0", **plan._asdict()}],
+            "problems": list(self._problems),
+        }
+        found: Board | None = None
+        try:
+            found = open_board(board or settings.board, settings.board_group, settings.trusted_uids)
+        except BoardError as error:
+            document["problems"] = [*self._problems, str(error)]
+            log.warning("ws_guard[%d]: %s", os.getpid(), error)
+        # A mismatch records nothing: any layout will do for a recorder that is never asked.
+        return Recorder(found, layout or LAYOUTS["C"], list(OPS.values()), document)
+
+    def _enter(self) -> None:
+        core = sys.modules.get(DOOR)
+        if core is None:
+            self._post_import = PostImport(DOOR, self._open_door)
+            self._post_import.add()
+            return
+        self._open_door(core)
+        missed = sum(self._instrument(module) for module in loaded_modules())
+        if missed:
+            self._report(
+                f"installed too late for {missed} objects that hold native functions already: "
+                "their calls are not seen; install ws_guard before the engine's first step"
+            )
+
+    def _open_door(self, core: ModuleType) -> None:
+        try:
+            self._door = Door(core, self._instrument)
+        except (AttributeError, KeyError) as error:
+            self._report(f"{DOOR} has no JitSpec.build_and_load ({error}): no call is seen")
+
+    def _instrument(self, module: Any) -> int:  # noqa: ANN401 - a native module
+        """Put probes into a native module; returns how many objects hold its functions already."""
+        missed = 0
+        try:
+            self._tuning.find()
+            for op in self._contract.signatures if self._contract else ():
+                missed += self._instrument_op(module, op)
+        except Exception as error:  # noqa: BLE001 - the probe never harms the engine
+            self._report(f"{type(error).__name__} while instrumenting: {error}")
+        return missed
+
+    def _instrument_op(self, module: Any, op: str) -> int:  # noqa: ANN401 - a native module
+        contract, recorder = self._contract, self._recorder
+        if contract is None or recorder is None or getattr(module, op, None) is None:
+            return 0
+        if op not in self._ledgers:
+            self._ledgers[op] = Ledger(recorder, op)
+        ledger = self._ledgers[op]
+        where = positions_of(contract, op)
+        return self._patches.apply(
+            module, op, lambda native: instrument(native, where, ledger, self._tuning)
+        )
+
+    def _report(self, problem: str) -> None:
+        log.warning("ws_guard[%d]: %s", os.getpid(), problem)
+        self._problems.append(problem)
+        if self._recorder is not None:
+            self._recorder.describe(problems=list(self._problems))
+
+    # -- taking away --------------------------------------------------------------------------
+
+    def uninstall(self) -> None:
+        """Restore the identical native functions and the import system, and leave the board."""
+        global _installed
+        with _lock:
+            if self._post_import is not None:
+                self._post_import.remove()
+            if self._door is not None and not self._door.close():
+                log.warning("ws_guard[%d]: JitSpec.build_and_load was patched again", os.getpid())
+            self._patches.restore()
+            self.close()
+            if _installed is self:
+                _installed = None
+
+    def close(self) -> None:
+        """Leave the board; native calls go on, unaccounted for."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent's slot stays the parent's."""
+        if self._recorder is not None:
+            self._recorder.forget_slot()
+
+
+def _judge_installation() -> tuple[Contract | None, str, str]:
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return None, "mismatch", "free-threaded Python loses counts; use a build with the GIL"
+    try:
+        found = contracts.installed_contract()
+    except NotInstalledError as error:
+        return None, "not_installed", str(error)
+    except Exception as error:  # noqa: BLE001 - an unreadable installation is a mismatch
+        return None, "mismatch", f"{type(error).__name__}: {error}"
+    return found, found.verdict, found.reason
+
+
+def _close_at_exit(probe: Probe) -> None:
+    atexit.register(probe.close)
+    # A forked multiprocessing child skips atexit and runs these instead.
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, probe.close, exitpriority=0)
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    if _installed is not None:
+        _installed.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

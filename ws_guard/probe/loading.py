@@ -1,0 +1,114 @@
+"""Where FlashInfer's native modules come into a process, and how their ops are replaced there.
+
+One door: `flashinfer.jit.core.JitSpec.build_and_load`, for the spec `fmha_gen`. Whoever imports
+flashinfer first brings the door; nothing is imported early.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+DOOR = "flashinfer.jit.core"
+SPEC_NAME = "fmha_gen"
+_LOADER_FUNCTION = "get_trtllm_gen_fmha_module"
+
+
+class PostImport(MetaPathFinder):
+    """Calls back once a module has been imported, then steps out of the way."""
+
+    def __init__(self, name: str, callback: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._callback = callback
+        self._searching = False
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: object = None,  # noqa: ARG002 - the finder protocol
+        target: object = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """The spec that the other finders give, with a loader that calls back afterwards."""
+        if fullname != self._name or self._searching:
+            return None
+        self._searching = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._searching = False
+        if spec is not None and spec.loader is not None:
+            self._call_back_after(spec.loader)
+        return spec
+
+    def _call_back_after(self, loader: Any) -> None:  # noqa: ANN401 - any kind of loader
+        load = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            load(module)
+            self.remove()
+            self._callback(module)
+
+        loader.exec_module = exec_module
+
+    def add(self) -> None:
+        """Stand before the other finders."""
+        sys.meta_path.insert(0, self)
+
+    def remove(self) -> None:
+        """Leave the import system as it was."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+class Door:
+    """The patched `JitSpec.build_and_load`."""
+
+    def __init__(self, core: ModuleType, on_load: Callable[[Any], object]) -> None:
+        self._spec_class = core.JitSpec
+        # The function as the class holds it, so that closing puts back the identical object.
+        self._original = vars(self._spec_class)["build_and_load"]
+        original = self._original
+
+        @functools.wraps(original)
+        def build_and_load(spec: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            module = original(spec, *args, **kwargs)
+            if spec.name == SPEC_NAME:
+                on_load(module)
+            return module
+
+        self._patched = build_and_load
+        self._spec_class.build_and_load = build_and_load
+
+    def close(self) -> bool:
+        """Put the original back; False if somebody else has patched over ours since."""
+        if vars(self._spec_class).get("build_and_load") is not self._patched:
+            return False
+        self._spec_class.build_and_load = self._original
+        return True
+
+
+def loaded_modules() -> Iterator[Any]:
+    """Native modules that FlashInfer loaded before us and keeps in its cached loaders."""
+    seen: set[int] = set()
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("flashinfer"):
+            continue
+        loader: Any = vars(module).get(_LOADER_FUNCTION)
+        cached = getattr(loader, "cache_info", None)
+        if cached is None or not cached().currsize or id(loader) in seen:
+            continue
+        seen.add(id(loader))
+        yield loader()
+
+
+def other_holders(function: object, owner: dict[str, Any]) -> int:
+    """How many objects besides its module hold a native function directly."""
+    holders = gc.get_referrers(function)
+    return sum(1 for holder in holders if holder is not owner and isinstance(holder, dict))

@@ -1,0 +1,144 @@
+"""A worker's slot over its life: opened, described, left alone by forked children, closed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ws_guard.board import MAX_WORKSPACES, OVERFLOW, Board, Slot
+from ws_guard.sizing import Layout
+
+log = logging.getLogger("ws_guard")
+
+_OBSERVED = 0
+_LOGGED_KINDS = 100
+
+
+class Recorder:
+    """Holds the slot of one process and what is said in its document."""
+
+    def __init__(
+        self, board: Board | None, layout: Layout, ops: list[str], document: Mapping[str, Any]
+    ) -> None:
+        self.layout = layout
+        self.lock = threading.RLock()
+        #: Called whenever `slot` has become another one.
+        self.on_new_slot: list[Callable[[], None]] = []
+        self._board = board
+        self._ops = {op: index for index, op in enumerate(ops)}
+        self._document: dict[str, Any] = {**document, "ops": ops, "workspaces": []}
+        self._workspaces: dict[int, int] = {}
+        self._logged: set[str] = set()
+        self._attach_pending = False
+        self.slot = self._open_slot()
+
+    def op_number(self, op: str) -> int:
+        """The number of an op in the slot."""
+        return self._ops[op]
+
+    def workspace_number(self, address: int) -> int:
+        """A workspace's number by first sight of its address; the last stands for `other`."""
+        number = self._workspaces.get(address)
+        if number is None:
+            number = len(self._workspaces)
+            if number >= MAX_WORKSPACES:
+                return MAX_WORKSPACES
+            self._workspaces[address] = number
+            self.describe(workspaces=[f"ws{n}" for n in range(number + 1)])
+        return number
+
+    def describe(self, **changes: object) -> None:
+        """Change entries of the slot's document."""
+        with self.lock:
+            self._document.update(changes)
+            self._publish(self.slot)
+
+    def _open_slot(self) -> Slot:
+        slot = Slot.in_memory("no board") if self._board is None else Slot.on_board(self._board)
+        if slot.problem and self._board is not None:
+            self.warn(f"not observed: {slot.problem}")
+        self._publish(slot)
+        return slot
+
+    def _publish(self, slot: Slot) -> None:
+        try:
+            slot.describe(self._document)
+        except ValueError as error:
+            self.warn(str(error))
+
+    def forget_slot(self) -> None:
+        """In a forked child: the parent's slot stays the parent's.
+
+        Most forked children never make a native call: only the first one opens a slot.
+        """
+        parents = self.slot
+        self.lock = threading.RLock()
+        self._attach_pending = True
+        self._replace_slot(Slot.in_memory("forked, no native call yet"))
+        parents.drop()
+
+    def attach_if_pending(self) -> None:
+        """Open the slot that a forked child has put off."""
+        if self._attach_pending:
+            self._attach_pending = False
+            self._workspaces.clear()
+            self._document["workspaces"] = []
+            unused = self.slot
+            self._replace_slot(self._open_slot())
+            unused.drop()
+
+    def close(self) -> None:
+        """Leave the board. After an overflow or overrun the slot stays: it is the evidence."""
+        with self.lock:
+            slot = self.slot
+            self._replace_slot(Slot.in_memory("closed"))
+            if slot.saw_trouble():
+                slot.drop()
+            else:
+                slot.close()
+
+    def _replace_slot(self, slot: Slot) -> None:
+        self.slot = slot
+        for rebind in self.on_new_slot:
+            rebind()
+
+    # -- what went wrong ----------------------------------------------------------------------
+
+    def add_event(self, op: str, kind: int, count: int = 1) -> None:
+        """Count an overflow or overrun that was observed; -1 takes one back."""
+        self.slot.add_event(self._ops[op], kind, _OBSERVED, count)
+
+    def native_failed(self, op: str, foreseen: bool, error: Exception) -> None:
+        """A native call raised: record a refusal that was not foreseen."""
+        if not foreseen and is_refusal(error):
+            self.add_event(op, OVERFLOW)
+            self.stumbled(f"a refusal was not foreseen: {str(error)[:200]}")
+
+    def native_passed(self, op: str) -> None:
+        """A foreseen refusal did not come: take it back, and say that we were wrong."""
+        self.add_event(op, OVERFLOW, count=-1)
+        self.stumbled(f"a call of {op} was foreseen to be refused and was not")
+
+    def stumbled(self, what: str) -> None:
+        """Count an error of the probe itself; each kind is logged once."""
+        self.slot.add_probe_error()
+        self.warn(what)
+
+    def warn(self, text: str) -> None:
+        """Log a line, once for each kind."""
+        kind = text[:60]
+        if kind not in self._logged and len(self._logged) < _LOGGED_KINDS:
+            self._logged.add(kind)
+            log.warning("ws_guard[%d]: %s", os.getpid(), text)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether an error is the launcher's word that the workspace or counter is too small."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and (
+        ("Buffer overflow when allocating memory for" in text and "trtllm_gen" in text)
+        or "multi_ctas_kv_counter_size" in text
+    )
