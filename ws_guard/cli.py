@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from typing import Annotated, Any, NoReturn
 
-from .settings import SettingError, parse_size
+from .settings import SettingError, Settings, parse_size, require_settings
 from .sizing import DEFAULT_SM_COUNT, InputError, sm_count_of_gpu
 
 try:
@@ -194,3 +195,54 @@ def verify(
         print(console.contract_text(found))
     accepted = ("verified",) if strict else ("verified", "unverified")
     return YES if found.verdict in accepted else NO
+
+
+BoardOption = Annotated[str | None, typer.Option(help="Board directory (WS_GUARD_BOARD).")]
+
+
+@app.command()
+def serve(
+    board: BoardOption = None,
+    listen: Annotated[str | None, typer.Option(help="host:port; * is all interfaces.")] = None,
+) -> int:
+    """Run the exporter over a board: metrics, health, status page."""
+    from .exporter import server
+
+    return server.serve(_settings(board=board, listen=listen))
+
+
+@app.command()
+def status(
+    board: BoardOption = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Show a board in the terminal: every worker's margins as bars."""
+    from .exporter import status as table
+
+    return table.show(_settings(board=board), watch=watch, as_json=as_json)
+
+
+@app.command()
+def demo(
+    layout: Annotated[str | None, typer.Option(help="B or C (default: the installed one).")] = None,
+    python: Annotated[
+        str | None, typer.Option(help="Interpreter whose FlashInfer is used (default: this one).")
+    ] = None,
+    listen: Annotated[str | None, typer.Option(help="host:port of the exporter.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Play, check over HTTP, end.")] = False,
+) -> int:
+    """Play the reported crash without a GPU, then the same traffic made to fit."""
+    from . import demo as stage
+
+    if layout not in (None, "A", "B", "C"):
+        raise InputError(f"--layout is A, B or C, got {layout!r}")
+    settings = _settings(listen=listen)
+    return stage.run(layout=layout, python=python, listen=settings.listen, once=once)
+
+
+def _settings(*, board: str | None = None, listen: str | None = None) -> Settings:
+    """The environment's settings under the options given; a bad value is an error."""
+    options = {"WS_GUARD_BOARD": board, "WS_GUARD_LISTEN": listen}
+    given = {name: value for name, value in options.items() if value is not None}
+    return require_settings({**os.environ, **given})

@@ -5,7 +5,7 @@ The package itself needs the standard library alone; torch, tvm_ffi and flashinf
 """
 
 from .build import BuildFailed, build, installed_flashinfer_root
-from .cpu import on_cpu
+from .cpu import on_cpu, on_cpu_with
 from .recorder import Launch, Recorder
 from .toolchain import CompilerMissing
 
@@ -17,4 +17,5 @@ __all__ = [
     "build",
     "installed_flashinfer_root",
     "on_cpu",
+    "on_cpu_with",
 ]

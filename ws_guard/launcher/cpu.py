@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tempfile
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,6 @@ from .recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 _CAPABILITY = (10, 0)
 
@@ -25,6 +26,31 @@ def on_cpu(library: Path, *, sm_count: int = 148) -> Iterator[Recorder]:
     time, so whatever else hooks that method sees what it would see in production. Modules that
     FlashInfer loaded and kept before are forgotten, here and at the end.
     """
+    with _pretended_gpu(library, sm_count):
+        yield Recorder(library)
+
+
+@contextlib.contextmanager
+def on_cpu_with(module: object, *, sm_count: int = 148) -> Iterator[None]:
+    """As `on_cpu`, with a stand-in such as `reference.NativeModule` instead of a library."""
+    import flashinfer.jit.core as core
+    import flashinfer.jit.cubin_loader as cubins
+
+    with contextlib.ExitStack() as undo:
+        folder = undo.enter_context(tempfile.TemporaryDirectory())
+        library = Path(folder) / "fmha_gen" / "fmha_gen.so"
+        library.parent.mkdir()
+        library.touch()
+        undo.enter_context(_pretended_gpu(library, sm_count))
+        loader = ModuleType("tvm_ffi")
+        vars(loader).update(vars(core.tvm_ffi), load_module=lambda _path: module)
+        undo.enter_context(_attribute(core, "tvm_ffi", loader))
+        undo.enter_context(_everywhere(cubins.setup_cubin_loader, lambda _path: None))
+        yield
+
+
+@contextlib.contextmanager
+def _pretended_gpu(library: Path, sm_count: int) -> Iterator[None]:
     import flashinfer.decode
     import flashinfer.jit.attention.modules as modules
     import flashinfer.jit.core as core
@@ -50,7 +76,7 @@ def on_cpu(library: Path, *, sm_count: int = 148) -> Iterator[Recorder]:
         undo.enter_context(_attribute(env, "FLASHINFER_AOT_DIR", library.parent.parent))
         for module in (flashinfer.decode, flashinfer.prefill):
             undo.enter_context(_attribute(module, "torch", _unpinned(module.torch)))
-        yield Recorder(library)
+        yield
 
 
 def _unpinned(torch: ModuleType) -> ModuleType:

@@ -1,0 +1,71 @@
+# Two commands do all the set-up: `make demo` and `make test`. Both build their own .venv.
+
+PYTHON ?= python3
+# Releases that the tests run on; the first lives in .venv, the others in environments beside it.
+FLASHINFER := 0.6.14
+OTHER_FLASHINFERS := 0.6.15.post1 0.7.4
+TORCH := 2.13.0
+
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
+OTHER_VENVS := $(OTHER_FLASHINFERS:%=.venv-flashinfer-%/.installed)
+# What FlashInfer's Python needs to be imported and its launcher to be compiled for the CPU.
+FLASHINFER_NEEDS := torch==$(TORCH) numpy packaging tqdm requests filelock
+FLASHINFER_BARE := apache-tvm-ffi nvidia-ml-py
+CUDA_HEADERS := nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl
+
+# make demo LAYOUT=C runs on the newest release, which carves by layout C.
+LAYOUT ?= B
+DEMO_PYTHON_B := $(VENV)/bin/python
+DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
+
+.PHONY: demo test lint format bench image clean
+
+demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
+	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(ONCE),--once)
+
+test: $(VENV)/.installed-test $(OTHER_VENVS)
+	@sh tests/system_packages.sh
+	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: $(VENV)/.installed-test
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(VENV)/.installed-test
+	$(VENV)/bin/python -m benchmarks.probe
+	$(VENV)/bin/python -m benchmarks.scrape
+
+image:
+	docker build -t ws-guard .
+
+clean:
+	rm -rf .venv .venv-flashinfer-* dist .mypy_cache .ruff_cache .pytest_cache .coverage
+
+$(VENV)/.installed: pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)
+	@echo "installing ws-guard, torch $(TORCH) and FlashInfer $(FLASHINFER) into $(VENV) ..."
+	$(PIP) -e '.[exporter]' $(FLASHINFER_NEEDS)
+	$(PIP) --no-deps flashinfer-python==$(FLASHINFER) $(FLASHINFER_BARE)
+	command -v nvcc >/dev/null || $(PIP) --no-deps $(CUDA_HEADERS) \
+	  || echo "no CUDA headers: the launcher's stand-in will be used"
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP) -e '.[exporter,plot,test]'
+	touch $@
+
+# Another release of FlashInfer on top of .venv's packages: what is installed here comes first.
+.venv-flashinfer-%/.installed: $(VENV)/.installed
+	$(PYTHON) -m venv --without-pip $(@D)
+	$(VENV)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	  > "$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/base.pth"
+	$(VENV)/bin/python -m pip --python $(@D)/bin/python install --quiet \
+	  --disable-pip-version-check --no-deps --ignore-installed flashinfer-python==$*
+	touch $@
