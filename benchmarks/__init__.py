@@ -1,0 +1,1 @@
+"""Benchmarks: ratios of things measured side by side in one run."""

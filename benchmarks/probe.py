@@ -1,0 +1,159 @@
+"""Added time per native call: `python -m benchmarks.probe [--json]`.
+
+A 31-argument call with real torch tensors goes through each wrapper in turn, round after round, so
+that a busy machine slows all of them alike; the fastest round of each counts. `direct_ns` is the bare
+call, the others are what a wrapper adds to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ws_guard.board import open_board
+from ws_guard.contract import installed_contract
+from ws_guard.probe.ledger import Ledger
+from ws_guard.probe.native_op import Positions, instrument
+from ws_guard.probe.recorder import Recorder
+from ws_guard.probe.tuning import Tuning
+from ws_guard.sizing import OPS
+
+OP = OPS["decode"]
+ARGUMENTS = 31
+ROUNDS, CALLS = 30, 20_000
+# Argument positions of FlashInfer 0.6.15.post1, the release with 31.
+WHERE = Positions(
+    arguments=ARGUMENTS, out=0, query=2, workspace=5, counter=6, q_len=9, kv_len=10, batch=16,
+    sm_count=19, workspace_size=21, lse=28, top_k=18, sparse_indices=None,
+)  # fmt: skip
+
+Native = Callable[..., Any]
+
+
+def native(*_args: object) -> None:
+    """Stands for the native function: its cost is not the question."""
+
+
+def arguments() -> tuple[Any, ...]:
+    """The arguments of one decode step of 64 rows under DCP."""
+    import torch
+
+    values: list[Any] = [None] * ARGUMENTS
+    values[WHERE.out] = torch.empty(64, 64, 512)
+    values[WHERE.query] = torch.empty(64, 64, 576)
+    values[WHERE.workspace] = torch.empty(394 << 20, dtype=torch.uint8)
+    values[6] = torch.zeros(4096, dtype=torch.int32)
+    values[9], values[10], values[16], values[18] = 1, 8192, 64, 2048
+    values[19], values[21] = 148, 394 << 20
+    values[28] = torch.empty(64, 64)
+    return tuple(values)
+
+
+def noop_wrapper(function: Native) -> Native:
+    """The least that any wrapper costs."""
+
+    def wrapper(*args: object) -> object:
+        return function(*args)
+
+    return wrapper
+
+
+def probe(function: Native, board: str) -> Native:
+    """Ours, on a real board."""
+    layout = installed_contract().layout
+    assert layout is not None
+    recorder = Recorder(open_board(board), layout, list(OPS.values()), {})
+    return instrument(function, WHERE, Ledger(recorder, OP), Tuning())
+
+
+def prometheus_client(function: Native) -> Native:
+    """What one would write instead: a counter, two gauges and a histogram."""
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+    registry = CollectorRegistry()
+    labels = ["op"]
+    calls = Counter("calls", "calls", labels, registry=registry).labels(OP)
+    need = Gauge("need_bytes", "need", labels, registry=registry).labels(OP)
+    batch = Gauge("batch", "batch", labels, registry=registry).labels(OP)
+    buckets = [4**power for power in range(9)]
+    sizes = Histogram("size", "size", labels, registry=registry, buckets=buckets).labels(OP)
+
+    def wrapper(*args: Any) -> object:  # noqa: ANN401
+        rows = args[WHERE.batch]
+        calls.inc()
+        need.set(8 * args[WHERE.query].shape[1] * rows * 256 + (1 << 20))
+        batch.set(rows)
+        sizes.observe(rows)
+        return function(*args)
+
+    return wrapper
+
+
+def measure(wrappers: dict[str, Native], args: tuple[Any, ...]) -> dict[str, float]:
+    """Nanoseconds per call of each, the fastest of interleaved rounds."""
+    best = dict.fromkeys(wrappers, float("inf"))
+    for _ in range(ROUNDS):
+        for name, function in wrappers.items():
+            start = time.perf_counter_ns()
+            for _ in range(CALLS):
+                function(*args)
+            best[name] = min(best[name], (time.perf_counter_ns() - start) / CALLS)
+    return best
+
+
+def _multiprocess_mode() -> float:
+    """Added time of the prometheus_client wrapper in its multiprocess mode, in a process of its own."""
+    script = (
+        "from benchmarks.probe import *; a = arguments(); "
+        "m = measure({'direct': native, 'it': prometheus_client(native)}, a); "
+        "print(m['it'] - m['direct'])"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": folder}
+        done = subprocess.run(  # noqa: S603 - ourselves
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+    return float(done.stdout)
+
+
+def run() -> dict[str, float]:
+    """All figures of one run."""
+    args = arguments()
+    with tempfile.TemporaryDirectory() as board:
+        wrappers = {
+            "direct": native,
+            "noop_wrapper": noop_wrapper(native),
+            "probe": probe(native, board),
+            "prometheus_client": prometheus_client(native),
+        }
+        best = measure(wrappers, args)
+    result = {"direct_ns": best.pop("direct")}
+    result |= {f"{name}_ns": value - result["direct_ns"] for name, value in best.items()}
+    result["prometheus_multiprocess_ns"] = _multiprocess_mode()
+    result["probe_vs_prometheus_client"] = result["probe_ns"] / result["prometheus_client_ns"]
+    result["probe_vs_noop"] = result["probe_ns"] / result["noop_wrapper_ns"]
+    return result
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    as_json = parser.parse_args().json
+    result = run()
+    if as_json:
+        print(json.dumps(result, indent=2))
+        return
+    for name, value in result.items():
+        print(f"{name:<28}{value:>10.1f}" if name.endswith("_ns") else f"{name:<28}{value:>10.2f}")
+
+
+if __name__ == "__main__":
+    main()
