@@ -14,6 +14,8 @@ FLASHINFER_NEEDS := torch==$(TORCH) numpy packaging tqdm requests filelock
 FLASHINFER_BARE := apache-tvm-ffi nvidia-ml-py
 CUDA_HEADERS := nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl
 
+SITE_OF := import sysconfig; site = sysconfig.get_path('purelib')
+
 # make demo LAYOUT=C runs on the newest release, which carves by layout C.
 LAYOUT ?= B
 DEMO_PYTHON_B := $(VENV)/bin/python
@@ -64,8 +66,8 @@ $(VENV)/.installed-test: $(VENV)/.installed
 # Another release of FlashInfer on top of .venv's packages: what is installed here comes first.
 .venv-flashinfer-%/.installed: $(VENV)/.installed
 	$(PYTHON) -m venv --without-pip $(@D)
-	$(VENV)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
-	  > "$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/base.pth"
+	$(VENV)/bin/python -c "$(SITE_OF); print(f'import site; site.addsitedir({site!r})')" \
+	  > "$$($(@D)/bin/python -c "$(SITE_OF); print(site)")/base.pth"
 	$(VENV)/bin/python -m pip --python $(@D)/bin/python install --quiet \
 	  --disable-pip-version-check --no-deps --ignore-installed flashinfer-python==$*
 	touch $@

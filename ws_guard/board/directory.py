@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import stat
@@ -29,26 +30,39 @@ class Board(NamedTuple):
         return 0o600 if self.group is None else 0o640
 
     def prepare(self) -> None:
-        """Make the directory if it is missing, and check that it may be used: for workers."""
+        """Make a missing private directory, and check that the board may be used: for workers.
+
+        A shared directory is taken as found: who made it chose its group and mode.
+        """
         try:
-            os.makedirs(self.path, mode=0o700 if self.group is None else 0o770, exist_ok=True)
+            if self.group is None:
+                with contextlib.suppress(FileExistsError):
+                    os.makedirs(self.path, mode=0o700)
+            self.check()
+        except BoardError:
+            raise
         except OSError as error:
             raise BoardError(f"board {self.path}: {error.strerror}; set WS_GUARD_BOARD") from None
-        self.check()
 
     def check(self) -> None:
         """Whether slots in this directory can be trusted; OSError if it cannot be looked at."""
         found = os.stat(self.path)
         if not stat.S_ISDIR(found.st_mode):
             raise BoardError(f"board {self.path} is not a directory; set WS_GUARD_BOARD")
-        if self.group is None and found.st_uid != os.geteuid():
-            raise BoardError(
-                f"board {self.path} belongs to uid {found.st_uid}, not to {os.geteuid()}; "
-                "set WS_GUARD_BOARD_GROUP to share it, or WS_GUARD_BOARD to another directory"
-            )
+        if self.group is None:
+            # Of a symbolic link both ends count: in /dev/shm anybody can plant one.
+            self._check_owner(found.st_uid)
+            self._check_owner(os.lstat(self.path).st_uid)
         if self.group is not None and found.st_gid != self.group:
             raise BoardError(
                 f"board {self.path} has group {found.st_gid}, WS_GUARD_BOARD_GROUP is {self.group}"
+            )
+
+    def _check_owner(self, uid: int) -> None:
+        if uid != os.geteuid():
+            raise BoardError(
+                f"board {self.path} belongs to uid {uid}, not to {os.geteuid()}; "
+                "set WS_GUARD_BOARD_GROUP to share it, or WS_GUARD_BOARD to another directory"
             )
 
     def trusts(self, uid: int) -> bool:

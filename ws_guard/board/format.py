@@ -54,7 +54,7 @@ ACTIONS = ("observed", "raised", "split")
 MAX_WORKSPACES = 8
 
 NONE = (1 << 64) - 1
-UINT16, UINT32 = (1 << 16) - 1, (1 << 32) - 1
+UINT8, UINT16, UINT32, UINT64 = (1 << 8) - 1, (1 << 16) - 1, (1 << 32) - 1, NONE
 
 
 class Header(IntEnum):
@@ -142,24 +142,32 @@ _LSE = 1
 
 
 def pack_shape(shape: Shape) -> bytes:
-    """Words 1 to 8 of a row. Numbers beyond a field's width stay at its largest value."""
+    """Words 1 to 8 of a row. Numbers beyond a field's range stay at its nearest value."""
     return _SHAPE.pack(
-        shape.op,
+        _fit(shape.op, UINT8),
         _LSE if shape.lse else 0,
-        shape.workspace,
-        shape.address_mod_16,
-        min(shape.sm_count, UINT16),
-        min(shape.top_k, UINT16),
-        min(shape.batch, UINT32),
-        min(shape.heads, UINT32),
-        min(shape.q_len, UINT32),
-        min(shape.qk, UINT16),
-        min(shape.vo, UINT16),
-        min(shape.workspace_bytes, NONE),
-        NONE if shape.sum_q is None else shape.sum_q,
-        NONE if shape.counter_buffer_bytes is None else shape.counter_buffer_bytes,
-        shape.first_seen_ns,
+        _fit(shape.workspace, UINT8),
+        _fit(shape.address_mod_16, UINT8),
+        _fit(shape.sm_count, UINT16),
+        _fit(shape.top_k, UINT16),
+        _fit(shape.batch, UINT32),
+        _fit(shape.heads, UINT32),
+        _fit(shape.q_len, UINT32),
+        _fit(shape.qk, UINT16),
+        _fit(shape.vo, UINT16),
+        _fit(shape.workspace_bytes, UINT64),
+        _optional(shape.sum_q),
+        _optional(shape.counter_buffer_bytes),
+        _fit(shape.first_seen_ns, UINT64),
     )
+
+
+def _fit(value: int, largest: int) -> int:
+    return max(0, min(value, largest))
+
+
+def _optional(value: int | None) -> int:
+    return NONE if value is None else _fit(value, NONE - 1)
 
 
 def unpack_shape(data: bytes) -> Shape:
@@ -191,5 +199,5 @@ def seal(data: bytes) -> int:
 
 
 def fold_class(batch: int) -> int:
-    """The power of two that a batch folds into: k for 2^(k-1) < batch <= 2^k."""
-    return (batch - 1).bit_length()
+    """The power of two that a batch folds into: k for 2^(k-1) < batch <= 2^k, 0 up to 1."""
+    return max(0, batch - 1).bit_length()

@@ -55,4 +55,16 @@ def is_alive(fd: int, pid: int, start_ticks: int, namespace: int) -> bool:
         return False
     if not namespace or namespace != pid_namespace() or not start_ticks:
         return True
-    return pid_start_ticks(pid) == start_ticks
+    found = pid_start_ticks(pid)
+    return found == start_ticks if found else _exists(pid)
+
+
+def _exists(pid: int) -> bool:
+    """Whether a process that /proc does not show exists: `hidepid` hides those of others."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True

@@ -5,6 +5,7 @@ Never mapped: a slot truncated under a mapping would kill the reader with SIGBUS
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -89,6 +90,7 @@ class SlotReader:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._identity = (0, 0)
         self._generation = 0
         self._document: dict[str, Any] = {}
         self._shapes: dict[int, tuple[int, Shape]] = {}
@@ -98,24 +100,32 @@ class SlotReader:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(self._name, flags, dir_fd=directory_fd)
         try:
-            _check_file(os.fstat(fd), board)
-            return self._view(fd)
+            found = os.fstat(fd)
+            if not found.st_nlink:  # removed since it was opened
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._name)
+            _check_file(found, board)
+            return self._view(fd, found.st_ino)
         finally:
             os.close(fd)
 
-    def _view(self, fd: int) -> SlotView:
-        header = _words(fd, 0, HEADER_BYTES)
-        _check_header(header)
+    def _view(self, fd: int, inode: int) -> SlotView:
+        header = _header(fd)
+        pid, start = header[Header.PID], header[Header.PID_START_TICKS]
+        alive = liveness.is_alive(fd, pid, start, header[Header.PID_NAMESPACE])
+        if not alive:
+            header = _header(fd)  # its last words may be younger: how it closed, above all
+        attached = header[Header.ATTACHED_NS]
+        if self._identity != (inode, attached):  # another slot has taken the name
+            self._identity = (inode, attached)
+            self._generation, self._document, self._shapes = 0, {}, {}
         self._read_document(fd, header[Header.DOCUMENT])
         rows = self._read_rows(fd, 0, min(header[Header.EXACT_ROWS], EXACT_ROWS))
         folds = min(header[Header.FOLD_ROWS], FOLD_ROWS)
         rows |= self._read_rows(fd, EXACT_ROWS, folds)
-        attached = header[Header.ATTACHED_NS]
-        pid, start = header[Header.PID], header[Header.PID_START_TICKS]
         return SlotView(
             name=self._name,
             pid=pid,
-            alive=liveness.is_alive(fd, pid, start, header[Header.PID_NAMESPACE]),
+            alive=alive,
             closed=header[Header.CLOSED_NS] != 0,
             attached_ns=attached,
             document=self._document,
@@ -188,13 +198,15 @@ def _check_file(found: os.stat_result, board: Board) -> None:
         raise SlotError(f"it has {found.st_size} bytes, a slot has {SLOT_BYTES}")
 
 
-def _check_header(header: memoryview) -> None:
+def _header(fd: int) -> memoryview:
+    header = _words(fd, 0, HEADER_BYTES)
     if header[Header.MAGIC] != MAGIC:
         raise SlotError("it is not a slot")
     if header[Header.VERSION] != VERSION:
         raise SlotError(f"it has format version {header[Header.VERSION]}, known is {VERSION}")
     if header[Header.SLOT_BYTES] != SLOT_BYTES:
         raise SlotError(f"its header speaks of {header[Header.SLOT_BYTES]} bytes")
+    return header
 
 
 def _pread(fd: int, offset: int, length: int) -> bytes:

@@ -60,7 +60,8 @@ class Slot:
         self._bytes = memoryview(memory)
         self._fd = fd
         self._lock = threading.Lock()
-        self._folds: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self._folds: dict[tuple[int, int, int], int] = {}
+        self._worst: dict[int, int] = {}
         self.words = self._bytes.cast("Q")
         self.path = path
         self.problem = problem
@@ -75,7 +76,7 @@ class Slot:
         try:
             board.prepare()
             return cls._create(board)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a path that can be none
             reason = str(error) if isinstance(error, BoardError) else f"board {board.path}: {error}"
             return cls.in_memory(reason)
 
@@ -91,17 +92,18 @@ class Slot:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(hidden, flags, board.file_mode)
         try:
+            liveness.hold_lock(fd)
             os.fchmod(fd, board.file_mode)
             if board.group is not None:
                 os.fchown(fd, -1, board.group)
             # A store into a hole of a full tmpfs would be SIGBUS: reserve every byte now.
             os.posix_fallocate(fd, 0, SLOT_BYTES)
-            liveness.hold_lock(fd)
             slot = cls(mmap.mmap(fd, SLOT_BYTES), fd, path, "")
             os.rename(hidden, path)
         except OSError:
             os.close(fd)
-            os.unlink(hidden)
+            with contextlib.suppress(OSError):
+                os.unlink(hidden)
             raise
         return slot
 
@@ -144,16 +146,16 @@ class Slot:
 
     def _fold(self, shape: Shape, need_bytes: int) -> int:
         key = (shape.op, min(shape.workspace, MAX_WORKSPACES), fold_class(shape.batch))
-        row, worst = self._folds.get(key, (None, -1))
+        row = self._folds.get(key)
         if row is None:
             used = self.words[Header.FOLD_ROWS]
             # (8 ops, 9 workspaces, 32 powers) would be more rows than are reserved; no process
             # comes near it, and if one did, the last row would take the rest.
-            row = EXACT_ROWS + min(used, FOLD_ROWS - 1)
+            row = self._folds[key] = EXACT_ROWS + min(used, FOLD_ROWS - 1)
             self.words[Header.FOLD_ROWS] = min(used + 1, FOLD_ROWS)
-        if need_bytes > worst:
+        if need_bytes > self._worst.get(row, -1):
             self._write_shape(row, shape)
-            self._folds[key] = (row, need_bytes)
+            self._worst[row] = need_bytes
         return row
 
     def _write_shape(self, row: int, shape: Shape) -> None:
@@ -171,7 +173,9 @@ class Slot:
     def add_event(self, op: int, kind: int, action: int, count: int = 1) -> None:
         """Count an overflow or overrun (`count` -1 takes one back) and stamp its time."""
         with self._lock:
-            self.words[event_word(op, kind, action)] += count
+            word = event_word(op, kind, action)
+            # What is taken back may stand in another slot: that from before a fork or a close.
+            self.words[word] = max(0, self.words[word] + count)
             if count > 0:
                 last = Header.LAST_OVERFLOW_NS if kind == OVERFLOW else Header.LAST_OVERRUN_NS
                 self.words[last] = time.time_ns()
@@ -201,7 +205,7 @@ class Slot:
         self._memory.close()
         if self._fd is not None:
             os.close(self._fd)
-            self._fd = None
+            self._fd = self.path = None
 
 
 def _row_word(row: int) -> int:

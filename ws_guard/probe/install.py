@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import threading
@@ -19,7 +18,7 @@ from .ledger import Ledger
 from .loading import DOOR, Door, PostImport, loaded_modules
 from .native_op import instrument, positions_of
 from .patches import Patches
-from .recorder import Recorder, log
+from .recorder import Recorder, say
 from .tuning import Tuning
 
 _lock = threading.Lock()
@@ -56,7 +55,7 @@ def install(
             )
             _installed = Probe(settings, problems, plan, board, identity)
         elif any(given is not None for given in (plan, board, engine, rank)):
-            log.warning("ws_guard[%d]: already installed, arguments ignored", os.getpid())
+            say("already installed, arguments ignored")
         return _installed
 
 
@@ -79,14 +78,13 @@ class Probe:
         self._recorder: Recorder | None = None
         self._problems = problems
         for problem in problems:
-            log.warning("ws_guard[%d]: %s; the default is used", os.getpid(), problem)
+            say(f"{problem}; the default is used")
         if not settings.enabled:
             return
         self._contract, verdict, reason = _judge_installation()
         if verdict == "mismatch":
-            log.warning("ws_guard[%d]: the probe stays off: %s", os.getpid(), reason)
+            say(f"the probe stays off: {reason}")
         self._recorder = self._open_recorder(settings, plan, board, identity, verdict, reason)
-        _close_at_exit(self)
         if self._contract is not None and self._contract.layout is not None:
             self._enter()
 
@@ -124,7 +122,7 @@ class Probe:
             found = open_board(board or settings.board, settings.board_group, settings.trusted_uids)
         except BoardError as error:
             document["problems"] = [*self._problems, str(error)]
-            log.warning("ws_guard[%d]: %s", os.getpid(), error)
+            say(str(error))
         # A mismatch records nothing: any layout will do for a recorder that is never asked.
         return Recorder(found, layout or LAYOUTS["C"], list(OPS.values()), document)
 
@@ -135,29 +133,42 @@ class Probe:
             self._post_import.add()
             return
         self._open_door(core)
-        missed = sum(self._instrument(module) for module in loaded_modules())
+        missed = sum(self._instrument(module) for module in self._loaded_before())
         if missed:
             self._report(
                 f"installed too late for {missed} objects that hold native functions already: "
                 "their calls are not seen; install ws_guard before the engine's first step"
             )
 
+    def _loaded_before(self) -> list[Any]:
+        try:
+            return loaded_modules()
+        except Exception as error:  # noqa: BLE001 - a loader of FlashInfer's that is not as we know
+            self._report(f"native modules loaded before are not seen: {error!r}")
+            return []
+
     def _open_door(self, core: ModuleType) -> None:
         try:
             self._door = Door(core, self._instrument)
-        except (AttributeError, KeyError) as error:
+        except Exception as error:  # noqa: BLE001 - called while the engine imports FlashInfer
             self._report(f"{DOOR} has no JitSpec.build_and_load ({error}): no call is seen")
 
     def _instrument(self, module: Any) -> int:  # noqa: ANN401 - a native module
         """Put probes into a native module; returns how many objects hold its functions already."""
         missed = 0
+        self._find_tuner()
         try:
-            self._tuning.find()
             for op in self._contract.signatures if self._contract else ():
                 missed += self._instrument_op(module, op)
         except Exception as error:  # noqa: BLE001 - the probe never harms the engine
             self._report(f"{type(error).__name__} while instrumenting: {error}")
         return missed
+
+    def _find_tuner(self) -> None:
+        try:
+            self._tuning.find()
+        except Exception as error:  # noqa: BLE001 - the probe never harms the engine
+            self._report(f"FlashInfer's autotuner is not understood, its calls count: {error!r}")
 
     def _instrument_op(self, module: Any, op: str) -> int:  # noqa: ANN401 - a native module
         contract, recorder = self._contract, self._recorder
@@ -172,7 +183,9 @@ class Probe:
         )
 
     def _report(self, problem: str) -> None:
-        log.warning("ws_guard[%d]: %s", os.getpid(), problem)
+        if problem in self._problems:
+            return
+        say(problem)
         self._problems.append(problem)
         if self._recorder is not None:
             self._recorder.describe(problems=list(self._problems))
@@ -186,17 +199,22 @@ class Probe:
             if self._post_import is not None:
                 self._post_import.remove()
             if self._door is not None and not self._door.close():
-                log.warning("ws_guard[%d]: JitSpec.build_and_load was patched again", os.getpid())
+                say("JitSpec.build_and_load was patched again")
+            self._door = None
             self._patches.restore()
-            self.close()
+            self.close(keep_evidence=False)
             if _installed is self:
                 _installed = None
 
-    def close(self) -> None:
-        """Leave the board; native calls go on, unaccounted for."""
+    def close(self, *, keep_evidence: bool = True) -> None:
+        """Leave the board; native calls go on, unaccounted for.
+
+        An engine that dies of an overflow exits in good order: with `keep_evidence` (at exit) the
+        slot of such a worker stays, as that of a dead one.
+        """
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
-            recorder.close()
+            recorder.close(keep_evidence=keep_evidence)
 
     def after_fork(self) -> None:
         """In a forked child: the parent's slot stays the parent's."""
@@ -214,14 +232,6 @@ def _judge_installation() -> tuple[Contract | None, str, str]:
     except Exception as error:  # noqa: BLE001 - an unreadable installation is a mismatch
         return None, "mismatch", f"{type(error).__name__}: {error}"
     return found, found.verdict, found.reason
-
-
-def _close_at_exit(probe: Probe) -> None:
-    atexit.register(probe.close)
-    # A forked multiprocessing child skips atexit and runs these instead.
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        util.Finalize(None, probe.close, exitpriority=0)
 
 
 def _after_fork_in_child() -> None:

@@ -10,10 +10,10 @@ import functools
 import gc
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 DOOR = "flashinfer.jit.core"
@@ -51,6 +51,7 @@ class PostImport(MetaPathFinder):
         load = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
             load(module)
             self.remove()
             self._callback(module)
@@ -94,21 +95,24 @@ class Door:
         return True
 
 
-def loaded_modules() -> Iterator[Any]:
-    """Native modules that FlashInfer loaded before us and keeps in its cached loaders."""
-    seen: set[int] = set()
+def loaded_modules() -> list[Any]:
+    """Native modules that FlashInfer loaded before us.
+
+    The garbage collector knows them all, also those that the wrappers keep to themselves. What an
+    engine has frozen (`gc.freeze`) it does not tell: the cached loaders are asked as well.
+    """
+    native_class = getattr(sys.modules.get("tvm_ffi"), "Module", None)
+    modules = [found for found in gc.get_objects() if type(found) is native_class]
     for name, module in list(sys.modules.items()):
-        if not name.startswith("flashinfer"):
-            continue
-        loader: Any = vars(module).get(_LOADER_FUNCTION)
-        cached = getattr(loader, "cache_info", None)
-        if cached is None or not cached().currsize or id(loader) in seen:
-            continue
-        seen.add(id(loader))
-        yield loader()
+        if name.startswith("flashinfer") and isinstance(module, ModuleType):
+            loader: Any = vars(module).get(_LOADER_FUNCTION)
+            cached = getattr(loader, "cache_info", None)
+            if cached is not None and cached().currsize:
+                modules.append(loader())
+    return list({id(module): module for module in modules}.values())
 
 
 def other_holders(function: object, owner: dict[str, Any]) -> int:
-    """How many objects besides its module hold a native function directly."""
+    """How many objects besides its module hold a native function: attributes, closures, lists."""
     holders = gc.get_referrers(function)
-    return sum(1 for holder in holders if holder is not owner and isinstance(holder, dict))
+    return sum(1 for h in holders if h is not owner and not isinstance(h, FrameType))

@@ -7,6 +7,7 @@ counter and one ring word; nothing here may raise, query CUDA, or keep a tensor 
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
@@ -118,11 +119,11 @@ def instrument(
                     monotonic_ns() - attached_ns
                 ) >> _TICK_SHIFT << _CODE_BITS | ring_code
         except Exception as error:  # noqa: BLE001 - the probe never harms the engine
-            recorder.stumbled(f"{type(error).__name__}: {error}")
+            recorder.stumbled(error)
         try:
             result = native(*args)
         except Exception as error:
-            recorder.native_failed(op, refusal_foreseen, error)
+            recorder.native_failed(op, refusal_foreseen, error, tuning)
             raise
         if refusal_foreseen:
             recorder.native_passed(op)
@@ -136,21 +137,29 @@ def instrument(
 
 def read_call(args: tuple[Any, ...], where: Positions) -> NativeCall:
     """What matters of a call's arguments. Only shapes, sizes and addresses are looked at."""
+
+    def number(at: int) -> int:
+        value = args[at]
+        # A tensor here would be compared, which asks CUDA for its value, and kept alive in a row.
+        if not isinstance(value, Integral):
+            raise TypeError(f"{type(value).__name__} at {at} where a whole number was expected")
+        return int(value)
+
     query = args[where.query]
     counter = None if where.counter is None else args[where.counter]
-    top_k = 0 if where.top_k is None else max(0, args[where.top_k])
+    top_k = 0 if where.top_k is None else max(0, number(where.top_k))
     if where.sparse_indices is not None:
         top_k = args[where.sparse_indices].shape[-1]
     return NativeCall(
-        batch=args[where.batch],
+        batch=number(where.batch),
         heads=query.shape[1],
-        q_len=args[where.q_len],
+        q_len=number(where.q_len),
         lse=where.lse is not None and args[where.lse] is not None,
-        sm_count=args[where.sm_count],
-        workspace_bytes=args[where.workspace_size],
+        sm_count=number(where.sm_count),
+        workspace_bytes=number(where.workspace_size),
         workspace_address=args[where.workspace].data_ptr(),
         dims=HeadDims(query.shape[2], args[where.out].shape[-1], top_k),
-        max_kv_len=None if where.kv_len is None else args[where.kv_len],
+        max_kv_len=None if where.kv_len is None else number(where.kv_len),
         sum_q=query.shape[0],
         counter_buffer_bytes=None if counter is None else counter.numel() * counter.itemsize,
     )

@@ -26,8 +26,10 @@ class Patches:
     def apply(self, module: Any, op: str, make: Callable[[NativeFunction], NativeFunction]) -> int:  # noqa: ANN401
         """Replace one op of a module; returns how many others hold the native function already."""
         held = vars(module).get(op)
-        if any(held is patch.probe for patch in self._patches):
-            return 0
+        # No generator over `held`: its cell would count as another holder.
+        for patch in self._patches:
+            if held is patch.probe:
+                return 0
         native = getattr(module, op)
         others = 0 if held is None else other_holders(native, vars(module))
         probe = make(native)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ws_guard.board import MAX_WORKSPACES, OVERFLOW, Board, Slot
+from ws_guard.board.format import Header, event_word
 from ws_guard.sizing import Layout
+
+from .tuning import Tuning
 
 log = logging.getLogger("ws_guard")
 
 _OBSERVED = 0
 _LOGGED_KINDS = 100
+
+
+def say(text: str) -> None:
+    """Log a line. A handler of the engine's that raises must not harm the engine through us."""
+    with contextlib.suppress(Exception):
+        log.warning("ws_guard[%d]: %s", os.getpid(), text)
 
 
 class Recorder:
@@ -33,7 +45,10 @@ class Recorder:
         self._workspaces: dict[int, int] = {}
         self._logged: set[str] = set()
         self._attach_pending = False
+        self._closed = False
         self.slot = self._open_slot()
+        atexit.register(self.close)
+        self._close_at_multiprocessing_exit()
 
     def op_number(self, op: str) -> int:
         """The number of an op in the slot."""
@@ -76,7 +91,7 @@ class Recorder:
         """
         parents = self.slot
         self.lock = threading.RLock()
-        self._attach_pending = True
+        self._attach_pending = not self._closed
         self._replace_slot(Slot.in_memory("forked, no native call yet"))
         parents.drop()
 
@@ -89,13 +104,24 @@ class Recorder:
             unused = self.slot
             self._replace_slot(self._open_slot())
             unused.drop()
+            self._close_at_multiprocessing_exit()
 
-    def close(self) -> None:
-        """Leave the board. After an overflow or overrun the slot stays: it is the evidence."""
+    def _close_at_multiprocessing_exit(self) -> None:
+        """A forked multiprocessing child skips atexit, and lost its parent's finalizers."""
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.Finalize(None, self.close, exitpriority=0)
+
+    def close(self, *, keep_evidence: bool = True) -> None:
+        """Leave the board; with `keep_evidence` a slot that saw an overflow or overrun stays."""
+        atexit.unregister(self.close)
         with self.lock:
+            if self._closed:
+                return
+            self._closed, self._attach_pending = True, False
             slot = self.slot
             self._replace_slot(Slot.in_memory("closed"))
-            if slot.saw_trouble():
+            if keep_evidence and slot.saw_trouble():
                 slot.drop()
             else:
                 slot.close()
@@ -106,33 +132,50 @@ class Recorder:
             rebind()
 
     # -- what went wrong ----------------------------------------------------------------------
+    # Called around native calls: whatever happens here, the engine goes on as if we were not there.
 
-    def add_event(self, op: str, kind: int, count: int = 1) -> None:
-        """Count an overflow or overrun that was observed; -1 takes one back."""
-        self.slot.add_event(self._ops[op], kind, _OBSERVED, count)
+    def add_event(self, op: str, kind: int) -> None:
+        """Count an overflow or overrun that was observed."""
+        self.slot.add_event(self._ops[op], kind, _OBSERVED)
 
-    def native_failed(self, op: str, foreseen: bool, error: Exception) -> None:
-        """A native call raised: record a refusal that was not foreseen."""
-        if not foreseen and is_refusal(error):
-            self.add_event(op, OVERFLOW)
-            self.stumbled(f"a refusal was not foreseen: {str(error)[:200]}")
+    def native_failed(self, op: str, foreseen: bool, error: Exception, tuning: Tuning) -> None:
+        """A native call raised: right the account where that was not what was foreseen."""
+        with contextlib.suppress(Exception), self.lock:
+            # The tuner tries what may be refused, and swallows the refusals: no event.
+            refused = is_refusal(error) and not tuning.tuner.is_tuning_mode
+            if refused and not foreseen:
+                self.add_event(op, OVERFLOW)
+                self.stumbled(f"a refusal was not foreseen: {str(error)[:200]}")
+            if foreseen and not refused:
+                self._take_back(op)
 
     def native_passed(self, op: str) -> None:
         """A foreseen refusal did not come: take it back, and say that we were wrong."""
-        self.add_event(op, OVERFLOW, count=-1)
-        self.stumbled(f"a call of {op} was foreseen to be refused and was not")
+        with contextlib.suppress(Exception), self.lock:
+            self._take_back(op)
+            self.stumbled(f"a call of {op} was foreseen to be refused and was not")
 
-    def stumbled(self, what: str) -> None:
+    def _take_back(self, op: str) -> None:
+        self.slot.add_event(self._ops[op], OVERFLOW, _OBSERVED, count=-1)
+        words = self.slot.words
+        if not any(words[event_word(op, OVERFLOW, _OBSERVED)] for op in self._ops.values()):
+            words[Header.LAST_OVERFLOW_NS] = 0
+
+    def stumbled(self, what: object) -> None:
         """Count an error of the probe itself; each kind is logged once."""
-        self.slot.add_probe_error()
-        self.warn(what)
+        with contextlib.suppress(Exception), self.lock:
+            # A call that was under way while another thread closed the slot is no error.
+            if not self._closed:
+                self.slot.add_probe_error()
+                text = f"{type(what).__name__}: {what}" if isinstance(what, Exception) else what
+                self.warn(str(text))
 
     def warn(self, text: str) -> None:
         """Log a line, once for each kind."""
         kind = text[:60]
         if kind not in self._logged and len(self._logged) < _LOGGED_KINDS:
             self._logged.add(kind)
-            log.warning("ws_guard[%d]: %s", os.getpid(), text)
+            say(text)
 
 
 def is_refusal(error: Exception) -> bool:

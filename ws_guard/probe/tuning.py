@@ -23,7 +23,11 @@ class Tuning:
         self.tuner: Tuner = _Idle()
 
     def find(self) -> None:
-        """Take hold of the tuner if FlashInfer has one by now."""
+        """Take hold of the tuner if FlashInfer has one by now; raises if it is another kind."""
         module = sys.modules.get("flashinfer.autotuner")
         if module is not None:
-            self.tuner = module.AutoTuner.get()
+            tuner = module.AutoTuner.get()
+            # Asked for on every call: better to fail here, where it is reported, once.
+            if not isinstance(tuner.is_tuning_mode, bool):
+                raise TypeError("AutoTuner.is_tuning_mode is no bool")
+            self.tuner = tuner
