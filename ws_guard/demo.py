@@ -148,7 +148,8 @@ def _exporter(board: str, listen: str) -> Iterator[Exporter]:
         assert process.stderr is not None  # noqa: S101 - it was asked for
         first = process.stderr.readline()
         if "http" not in first:
-            raise InputError(first.strip().removeprefix("ws-guard: ") or "the exporter ended")
+            last = (first + process.stderr.read()).strip().splitlines()[-1:]
+            raise InputError("".join(last).removeprefix("ws-guard: ") or "the exporter ended")
         yield Exporter(process, first.split(" on ", 1)[1].split(",")[0].strip())
     finally:
         process.terminate()
@@ -184,7 +185,12 @@ class Crew:
     def stop(self) -> None:
         """End the workers: their standard input closes."""
         for worker in self.workers:
-            worker.communicate()
+            if worker.stdin is not None:
+                worker.stdin.close()
+        for worker in self.workers:
+            worker.wait()
+            if worker.stdout is not None:
+                worker.stdout.close()
 
 
 def _start_worker(

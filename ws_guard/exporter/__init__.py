@@ -1,0 +1,1 @@
+"""The exporter: reads a board and tells Prometheus, Kubernetes and people. Never torch or CUDA."""

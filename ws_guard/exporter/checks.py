@@ -1,0 +1,223 @@
+"""The seven health checks. Only `fail` makes not-ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from ws_guard.settings import Settings
+
+from .derive import Observed
+from .model import Check, Health, Numbers, OpCounts, State, Worker
+from .snapshot import Snapshot
+
+_SHOWN_LINES, _SHOWN_RANKS = 3, 8
+
+_Verdict: TypeAlias = tuple[State, str]
+_Complaint: TypeAlias = tuple[Worker, str]
+_NO_WORKER: _Verdict = ("unknown", "no worker has attached yet")
+
+
+def examine(snapshot: Snapshot, settings: Settings) -> Health:
+    """Every check, and whether the board is ready."""
+    checks = [Check(name, *rule(snapshot, settings)) for name, rule in CHECKS.items()]
+    return Health(
+        ready=all(check.state != "fail" for check in checks),
+        checks=checks,
+        workers=[one.worker for one in snapshot.roster.everyone],
+    )
+
+
+def _board_readable(snapshot: Snapshot, _: Settings) -> _Verdict:
+    if snapshot.fault:
+        return "fail", f"the board cannot be read: {snapshot.fault}"
+    if snapshot.state == "unread":
+        return "unknown", "the board was not read yet"
+    if snapshot.state == "absent":
+        return "unknown", "there is no board yet: no worker has attached"
+    if snapshot.unreadable:
+        count, reasons = len(snapshot.unreadable), sorted(set(snapshot.unreadable))
+        return "ok", f"{_files(count)} on the board passed over: {_short(reasons)}"
+    return "ok", ""
+
+
+def _workers_reporting(snapshot: Snapshot, settings: Settings) -> _Verdict:
+    live = [one.worker for one in snapshot.roster.exported if one.worker.alive]
+    told = [one.worker.expected_workers or 1 for one in snapshot.roster.everyone]
+    expected = settings.expected_workers or max(told, default=1)
+    detail = f"{len(live)} of {expected} expected workers report"
+    return ("ok" if len(live) >= expected else "fail"), detail
+
+
+def _workers_alive(snapshot: Snapshot, _: Settings) -> _Verdict:
+    everyone = snapshot.roster.everyone
+    if not everyone:
+        return _NO_WORKER
+    dead = [(one.worker, "the worker died") for one in everyone if not one.worker.alive]
+    return ("fail", _gather(dead)) if dead else ("ok", f"{len(everyone)} alive")
+
+
+def _planned_fits(snapshot: Snapshot, settings: Settings) -> _Verdict:
+    everyone = snapshot.roster.everyone
+    told = [one.worker for one in everyone if one.worker.plan_known]
+    complaints = [
+        (worker, complaint)
+        for worker in told
+        for site in worker.workspaces
+        if site.planned and (complaint := _too_tight(site.workspace, site.planned, settings))
+    ]
+    if complaints:
+        return "fail", _gather(complaints)
+    if len(told) < len(everyone) or not told:
+        return "unknown", f"no plan is known of {len(everyone) - len(told)} workers"
+    if not any(worker.workspaces for worker in told):
+        return "ok", "the engine uses no trtllm-gen workspace"
+    return "ok", "the worst planned step fits"
+
+
+def _too_tight(workspace: str, planned: Numbers, settings: Settings) -> str:
+    """Why a plan does not do and what to set; "" where it does."""
+    margin, least = planned.margin_bytes, settings.min_margin_bytes
+    if planned.fits and (margin is None or margin >= least):
+        return ""
+    if margin is not None and margin < 0:
+        why = (
+            f"a step of {_number(planned.batch)} rows needs {_number(planned.need_bytes)} bytes, "
+            f"the workspace has {_number(planned.workspace_bytes)}"
+        )
+    elif not planned.fits:
+        why = f"the plan does not fit ({', '.join(planned.reasons)})"
+    else:
+        why = f"the plan leaves {_number(margin)} bytes, WS_GUARD_MIN_MARGIN_BYTES asks {least:,}"
+    return f"{workspace}: {why}; {what_to_set(planned)}"
+
+
+def what_to_set(numbers: Numbers) -> str:
+    """The advice for a workspace that is too small, in words."""
+    if numbers.reasons == ("grid_limit",):
+        return "lower the tokens of a step: no batch above 65,535 can launch"
+    if numbers.env:
+        return "set " + " ".join(f"{name}={value}" for name, value in numbers.env.items())
+    if numbers.recommended_workspace_bytes is not None:
+        return f"give the workspace {numbers.recommended_workspace_bytes:,} bytes"
+    if numbers.overflow_threshold_batch:
+        return f"keep steps to {numbers.overflow_threshold_batch:,} rows"
+    return "make the workspace larger"
+
+
+def _no_overflow(snapshot: Snapshot, _: Settings) -> _Verdict:
+    everyone = snapshot.roster.everyone
+    if not everyone:
+        return _NO_WORKER
+    observed = _counted(everyone, lambda op: op.overflows, ("observed",), "overflow")
+    if observed:
+        return "fail", _gather(observed)
+    handled = _counted(everyone, lambda op: op.overflows, ("raised", "split"), "overflow")
+    return ("warn", _gather(handled)) if handled else ("ok", "")
+
+
+def _no_overrun(snapshot: Snapshot, _: Settings) -> _Verdict:
+    everyone = snapshot.roster.everyone
+    if not everyone:
+        return _NO_WORKER
+    counted = _counted(everyone, lambda op: op.overruns, ("observed", "raised", "split"), "overrun")
+    if counted:
+        return "fail", _gather(counted)
+    possible = [
+        (one.worker, f"{site.workspace}: scratch may not fit, at the most that its kernel writes")
+        for one in everyone
+        for site in one.worker.workspaces
+        if site.overrun_possible
+    ]
+    return ("warn", _gather(possible)) if possible else ("ok", "")
+
+
+def _counted(
+    everyone: Iterable[Observed],
+    counts: Callable[[OpCounts], dict[str, int]],
+    actions: tuple[str, ...],
+    noun: str,
+) -> list[_Complaint]:
+    return [
+        (one.worker, f"{op.op}: {noun} {action}, {_calls(counts(op)[action])}")
+        for one in everyone
+        for op in one.worker.ops
+        for action in actions
+        if counts(op).get(action)
+    ]
+
+
+def _contract_known(snapshot: Snapshot, settings: Settings) -> _Verdict:
+    workers = [one.worker for one in snapshot.roster.everyone]
+    doubtful = [
+        (worker, f"contract {worker.contract}: {worker.contract_reason or 'no reason told'}")
+        for worker in workers
+        if worker.contract in ("unverified", "mismatch")
+    ]
+    if doubtful:
+        return ("fail" if settings.strict else "warn"), _gather(doubtful)
+    if not workers:
+        return _NO_WORKER
+    if any(worker.contract != "verified" for worker in workers):
+        return "unknown", "not every worker has met FlashInfer"
+    return "ok", ""
+
+
+Rule: TypeAlias = Callable[[Snapshot, Settings], _Verdict]
+
+#: The checks by name, in the order in which they are told.
+CHECKS: dict[str, Rule] = {
+    "board_readable": _board_readable,
+    "workers_reporting": _workers_reporting,
+    "workers_alive": _workers_alive,
+    "planned_fits": _planned_fits,
+    "no_overflow": _no_overflow,
+    "no_overrun": _no_overrun,
+    "contract_known": _contract_known,
+}
+
+
+def _gather(complaints: Iterable[_Complaint]) -> str:
+    """One line per complaint, whichever ranks share it."""
+    ranks: dict[tuple[str, str], list[str]] = {}
+    for worker, complaint in complaints:
+        ranks.setdefault((worker.engine, complaint), []).append(worker.rank)
+    return _short(
+        [
+            f"engine {engine} rank {_short(_ranges(who), _SHOWN_RANKS, ',')}: {complaint}"
+            for (engine, complaint), who in ranks.items()
+        ]
+    )
+
+
+def _short(items: list[str], most: int = _SHOWN_LINES, comma: str = ";") -> str:
+    more = [f"and {len(items) - most} more"] if len(items) > most else []
+    return f"{comma} ".join(items[:most] + more)
+
+
+def _ranges(ranks: list[str]) -> list[str]:
+    """`0-3` for 0, 1, 2, 3; names stay as they are."""
+    runs: list[list[str]] = []
+    for rank in dict.fromkeys(ranks):
+        if runs and _follows(runs[-1][-1], rank):
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+
+
+def _follows(rank: str, other: str) -> bool:
+    numeric = rank.isascii() and rank.isdigit() and other.isascii() and other.isdigit()
+    return numeric and int(other) == int(rank) + 1
+
+
+def _calls(number: int) -> str:
+    return "1 call" if number == 1 else f"{number:,} calls"
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
+
+
+def _number(value: int | None) -> str:
+    return "?" if value is None else f"{value:,}"

@@ -1,0 +1,176 @@
+"""What a worker tells of itself, made safe: its document is JSON that anybody may have written.
+
+Whatever has the wrong type is as good as not told. Texts become printable and short, so that no
+label breaks an exposition and no line a terminal; paths are cut out of the free texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ws_guard.board import MAX_WORKSPACES
+from ws_guard.sizing import LAYOUTS, SLABS, Layout
+
+from .model import Numbers
+
+INFO_KEYS = (
+    "model_name",
+    "device",
+    "engine_name",
+    "engine_version",
+    "flashinfer_version",
+    "tp",
+    "dcp",
+    "sizing",
+    "on_overflow",
+)
+CONTRACTS = ("verified", "unverified", "mismatch", "not_installed")
+#: The label of every workspace or op beyond those that have a name of their own.
+OTHER = "other"
+
+_MAX_OPS = 8
+_MAX_LINES = 16
+_LABEL_CHARS, _LINE_CHARS = 128, 400
+_INT64_MAX = (1 << 63) - 1
+_MAX_WORKERS = 1 << 16
+_PATH = re.compile(r"(?<![\w.])/[^\s:;,'\")]+")
+
+
+class Document(NamedTuple):
+    """A worker's document. `plans` is None where no plan is known, by workspace name otherwise."""
+
+    engine: str
+    rank: str
+    expected_workers: int | None
+    ops: list[str]
+    workspaces: list[str]
+    layout: Layout | None
+    contract: str
+    contract_reason: str
+    info: dict[str, str]
+    plans: dict[str, Numbers] | None
+    problems: tuple[str, ...]
+
+    def op_name(self, index: int) -> str:
+        """The native op behind a shape's `op`."""
+        return self.ops[index] if index < len(self.ops) else OTHER
+
+    def workspace_name(self, index: int) -> str:
+        """The name behind a shape's `workspace`."""
+        return self.workspaces[index] if index < len(self.workspaces) else OTHER
+
+
+def parse_document(told: Mapping[str, Any]) -> Document:
+    """The document as far as it makes sense."""
+    layout = told.get("layout")
+    contract = _text(told.get("contract"))
+    info = told.get("info")
+    workspaces = _names(told.get("workspaces"), MAX_WORKSPACES, "ws")
+    return Document(
+        engine=_text(told.get("engine")) or "0",
+        rank=_text(told.get("rank")) or "0",
+        expected_workers=_whole(told.get("expected_workers"), least=1, most=_MAX_WORKERS),
+        ops=_names(told.get("ops"), _MAX_OPS, "op"),
+        workspaces=workspaces,
+        layout=LAYOUTS.get(layout) if isinstance(layout, str) else None,
+        contract=contract if contract in CONTRACTS else "",
+        contract_reason=_line(told.get("contract_reason")),
+        info={key: _text(info.get(key)) if isinstance(info, dict) else "" for key in INFO_KEYS},
+        plans=_plans(told.get("planned"), workspaces),
+        problems=_problems(told.get("problems")),
+    )
+
+
+def _text(value: object, most: int = _LABEL_CHARS) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return ""
+    return "".join(c if c.isprintable() else "?" for c in str(value)[:most])
+
+
+def _line(value: object) -> str:
+    return _PATH.sub("(path)", _text(value, _LINE_CHARS))
+
+
+def _whole(value: object, *, least: int = 0, most: int = _INT64_MAX) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        return None
+    return value
+
+
+def _names(value: object, most: int, prefix: str) -> list[str]:
+    if not isinstance(value, list):
+        return []
+    return [_text(name) or f"{prefix}{index}" for index, name in enumerate(value[:most])]
+
+
+def _problems(value: object) -> tuple[str, ...]:
+    lines = value[:_MAX_LINES] if isinstance(value, list) else []
+    return tuple(line for line in map(_line, lines) if line)
+
+
+def _plans(value: object, workspaces: list[str]) -> dict[str, Numbers] | None:
+    """The plan of each site, by workspace name; the worst of those that share `other`."""
+    if not isinstance(value, list):
+        return None
+    plans: dict[str, Numbers] = {}
+    for index, site in enumerate(value):
+        if not isinstance(site, dict):
+            continue
+        name = _text(site.get("workspace")) or f"ws{index}"
+        if name not in plans and len({*workspaces, *plans} - {OTHER, name}) >= MAX_WORKSPACES:
+            name = OTHER
+        numbers = _site_numbers(site)
+        if name not in plans or _worse(numbers, plans[name]):
+            plans[name] = numbers
+    return plans
+
+
+def _worse(one: Numbers, other: Numbers) -> bool:
+    if one.margin_bytes is None or other.margin_bytes is None:
+        return other.margin_bytes is None
+    return one.margin_bytes < other.margin_bytes
+
+
+def _site_numbers(site: Mapping[str, Any]) -> Numbers:
+    """A site's plan as numbers."""
+    lse, fits = site.get("lse"), site.get("fits")
+    reasons = tuple(
+        text for reason in _list(site.get("reasons"))[:_MAX_LINES] if (text := _text(reason))
+    )
+    return Numbers(
+        need_bytes=_whole(site.get("need_bytes")),
+        workspace_bytes=_whole(site.get("workspace_bytes"), least=1),
+        batch=_whole(site.get("planned_batch")),
+        overflow_threshold_batch=_whole(site.get("overflow_threshold_batch")),
+        overrun_batches=_pair(site.get("overrun_batches")),
+        slabs=_slabs(site.get("slabs")),
+        heads=_whole(site.get("kernel_heads")),
+        q_len=_whole(site.get("max_q_len")),
+        lse=lse if isinstance(lse, bool) else None,
+        recommended_workspace_bytes=_whole(site.get("recommended_workspace_bytes")),
+        env=_env(site.get("env")),
+        reasons=reasons or (("unspecified",) if fits is False else ()),
+    ).with_margins()
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _pair(value: object) -> tuple[int, int] | None:
+    match [_whole(item) for item in _list(value)]:
+        case [int(low), int(high)]:
+            return low, high
+    return None
+
+
+def _slabs(value: object) -> dict[str, int]:
+    told = value if isinstance(value, dict) else {}
+    return {slab: size for slab in SLABS if (size := _whole(told.get(slab))) is not None}
+
+
+def _env(value: object) -> dict[str, str]:
+    told = value if isinstance(value, dict) else {}
+    return {_text(name): _text(told[name]) for name in list(told)[:_MAX_LINES]}

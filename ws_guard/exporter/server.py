@@ -1,0 +1,187 @@
+"""The exporter as a server: bound sockets, a clean end, and one clear line for what goes wrong."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from types import FrameType
+
+import uvicorn
+
+from ws_guard.board import BoardError
+from ws_guard.settings import SettingError, Settings, parse_listen
+
+from .app import create_app
+from .refresh import Refresher
+
+_DRAIN_SECONDS = 3
+_MORE_ATTEMPTS = 7
+_BACKLOG = 128
+_REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what to call instead
+
+
+class ServeError(SettingError):
+    """The exporter cannot serve as asked; the text is one line that says what to set."""
+
+
+class ListenError(ServeError):
+    """The address cannot be listened on."""
+
+
+class Exporter:
+    """The exporter in this process: `start` and `stop` it, or `run` it until a signal."""
+
+    def __init__(self, settings: Settings, refresher: Refresher | None = None) -> None:
+        self._sockets: list[socket.socket] = []
+        self._thread: threading.Thread | None = None
+        self._settings = settings
+        self._server = uvicorn.Server(_config(settings, refresher))
+
+    @property
+    def url(self) -> str:
+        """Where this host reaches it; after `bind`."""
+        host, port = self._sockets[0].getsockname()[:2]
+        return self._url(_REACHABLE.get(host, host), port)
+
+    def bind(self) -> None:
+        """Take the address; `ListenError` where that cannot be."""
+        if not self._sockets:
+            self._sockets = listen(self._settings.listen)
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, or until `stop`; then answer what was asked, and end."""
+        self.bind()
+        host, port = self._sockets[0].getsockname()[:2]
+        where = self._url(host, port)
+        print(f"ws-guard exporter on {where}, board {self._settings.board}", file=sys.stderr)
+        with _ending_on_signal(self._server):
+            self._server.run(self._sockets)
+
+    def start(self) -> None:
+        """Serve from a thread of its own. The address is taken when this returns."""
+        self.bind()
+        self._thread = threading.Thread(
+            target=self._server.run, args=(self._sockets,), name="ws-guard-exporter", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End serving, and wait for it."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _url(self, host: str, port: int) -> str:
+        scheme = "https" if self._settings.tls_cert else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def serve(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; 0 then. `ServeError` before it begins."""
+    Exporter(settings).run()
+    return 0
+
+
+def listen(address: str) -> list[socket.socket]:
+    """Listening sockets for `host:port`: two, one for each family, for `*`."""
+    hosts, port = parse_listen(address)
+    # A port that the system chose for one family may be in use in the other.
+    for _ in range(_MORE_ATTEMPTS if port == 0 else 0):
+        with suppress(OSError):
+            return _listen_on(hosts, port)
+    try:
+        return _listen_on(hosts, port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ListenError(
+            f"cannot listen on {address}: {reason}; set WS_GUARD_LISTEN to a free host:port"
+        ) from None
+
+
+def _listen_on(hosts: list[str], port: int) -> list[socket.socket]:
+    if len(hosts) > 1 and not socket.has_dualstack_ipv6():
+        hosts = hosts[:1]
+    with ExitStack() as undo:
+        taken: list[socket.socket] = []
+        for host in hosts:
+            bound = _bind(host, taken[0].getsockname()[1] if taken else port)
+            undo.callback(bound.close)
+            taken.append(bound)
+        undo.pop_all()
+    return taken
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, where = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # The v4 half of `*` has a socket of its own.
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(where)
+        bound.listen(_BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _config(settings: Settings, refresher: Refresher | None) -> uvicorn.Config:
+    if settings.basic_auth_file:
+        raise ServeError("WS_GUARD_BASIC_AUTH_FILE is not supported yet; unset it")
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        raise ServeError("WS_GUARD_TLS_CERT and WS_GUARD_TLS_KEY go together; set both or none")
+    try:
+        app = create_app(settings, refresher)
+    except BoardError as error:
+        raise ServeError(str(error)) from None
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    try:
+        config.load()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ServeError(f"WS_GUARD_TLS_CERT or WS_GUARD_TLS_KEY: {reason}") from None
+    return config
+
+
+@contextmanager
+def _ending_on_signal(server: uvicorn.Server) -> Iterator[None]:
+    """SIGTERM and SIGINT end the server, and only that.
+
+    uvicorn handles them while it serves, but raises them again at its end; and one that comes
+    before it serves must not be lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
