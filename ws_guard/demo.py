@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from . import sizing
 from .demo_worker import HEADS, PREFILL_STEPS
@@ -87,9 +87,13 @@ print(json.dumps([found.release, found.layout.name, library, why]))
 
 def _prepare(python: str, layout: str | None, say: Say) -> Stage:
     say("compiling the installed FlashInfer's launcher for the CPU (once, some seconds) ...")
-    done = subprocess.run(  # noqa: S603 - the interpreter that the user named
-        [python, "-c", _DESCRIBE], capture_output=True, text=True, env=_environment(), check=False
-    )
+    command = [python, "-c", _DESCRIBE]
+    try:
+        done = subprocess.run(  # noqa: S603 - the interpreter that the user named
+            command, capture_output=True, text=True, env=_environment(), check=False
+        )
+    except OSError as error:
+        raise InputError(f"--python {python}: {error.strerror}; name an interpreter") from None
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "it ended"
         raise InputError(
@@ -157,61 +161,48 @@ def _exporter(board: str, listen: str) -> Iterator[Exporter]:
 
 
 class Crew:
-    """The eight worker processes of one act."""
+    """The eight worker processes of one act, behind the process that forked them."""
 
     def __init__(self, stage: Stage, board: str, workspace_bytes: int) -> None:
-        self.workers = [
-            _start_worker(stage, board, rank, workspace_bytes) for rank in range(WORKERS)
-        ]
-        #: Text of each refusal, by step.
+        command = [stage.python, "-m", "ws_guard.demo_worker", "--board", board]
+        command += ["--workers", str(WORKERS), "--workspace-bytes", str(workspace_bytes)]
+        if stage.library:
+            command += ["--library", stage.library]
+        self._process = subprocess.Popen(  # noqa: S603 - ourselves, under the interpreter named
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment()
+        )
+        self._refusals: dict[str, list[str | None]] = {}
+        #: Text of a refusal, by step.
         self.refused: dict[int, str] = {}
 
     def attach(self) -> None:
         """Wait until every worker is on the board."""
-        for worker in self.workers:
-            _next_event(worker)
+        self._collect("attached")
 
     def play(self, say: Say) -> None:
         """Follow the steps of all workers to their end."""
         for rows in PREFILL_STEPS:
-            refusals = [_next_event(worker)["refused"] for worker in self.workers]
-            if any(refusals):
-                self.refused[rows] = next(text for text in refusals if text)
-            outcome = f"refused on {sum(map(bool, refusals))} ranks" if any(refusals) else "done"
+            refusals = [text for text in self._collect(str(rows)) if text]
+            if refusals:
+                self.refused[rows] = refusals[0]
+            outcome = f"refused on {len(refusals)} ranks" if refusals else "done"
             say(f"  step of {rows:>6,} tokens: {outcome}")
-        for worker in self.workers:
-            _next_event(worker)
+        self._collect("finished")
 
     def stop(self) -> None:
         """End the workers: their standard input closes."""
-        for worker in self.workers:
-            if worker.stdin is not None:
-                worker.stdin.close()
-        for worker in self.workers:
-            worker.wait()
-            if worker.stdout is not None:
-                worker.stdout.close()
+        self._process.communicate()
 
-
-def _start_worker(
-    stage: Stage, board: str, rank: int, workspace_bytes: int
-) -> subprocess.Popen[str]:
-    command = [stage.python, "-m", "ws_guard.demo_worker", "--board", board, "--rank", str(rank)]
-    command += ["--workspace-bytes", str(workspace_bytes)]
-    if stage.library:
-        command += ["--library", stage.library]
-    return subprocess.Popen(  # noqa: S603 - ourselves, under the interpreter that the user named
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment()
-    )
-
-
-def _next_event(worker: subprocess.Popen[str]) -> dict[str, Any]:
-    stream: IO[str] | None = worker.stdout
-    line = stream.readline() if stream else ""
-    if not line:
-        raise RuntimeError(f"a demo worker ended with code {worker.wait()}")
-    event: dict[str, Any] = json.loads(line)
-    return event
+    def _collect(self, what: str) -> list[str | None]:
+        """One event of this name from every worker; others are kept for later."""
+        assert self._process.stdout is not None  # noqa: S101 - it was asked for
+        while len(self._refusals.get(what, ())) < WORKERS:
+            line = self._process.stdout.readline()
+            if not line:
+                raise RuntimeError(f"the demo workers ended with code {self._process.wait()}")
+            event = json.loads(line)
+            self._refusals.setdefault(event["what"], []).append(event["refused"])
+        return self._refusals[what]
 
 
 # -- the two acts ---------------------------------------------------------------------------------

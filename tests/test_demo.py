@@ -1,0 +1,72 @@
+"""The demonstration as users start it: both natives, both layouts, and its refusals."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NEWEST = ROOT / ".venv-flashinfer-0.7.4" / "bin" / "python"
+
+
+def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ws_guard", "demo", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+        timeout=240,
+    )
+
+
+def test_layout_b_on_the_real_launcher() -> None:
+    done = demo("--once", "--layout", "B")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "first refused step: 3,081 tokens (threshold 3,080)" in done.stdout
+    # The launcher's own words, as in the report (facts/flashinfer.md).
+    assert "with size 404881408 and alignment 16, but only 404750336 bytes" in done.stdout
+    assert "step of 12,288 tokens: refused on 8 ranks" in done.stdout
+    assert done.stdout.count("[ok]") == 7
+    assert "FAILED" not in done.stdout
+
+
+def test_without_a_compiler_a_stand_in_serves(tmp_path: Path) -> None:
+    # An empty PATH hides every compiler, an empty cache what was compiled before.
+    done = demo("--once", PATH=str(tmp_path), XDG_CACHE_HOME=str(tmp_path), CUDA_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "a stand-in for its launcher (" in done.stdout
+    assert "first refused step: 3,081 tokens" in done.stdout
+
+
+def test_layout_c_on_the_newest_release() -> None:
+    if not NEWEST.exists():
+        reason = f"{NEWEST.relative_to(ROOT)} is missing: make test builds it"
+        if os.environ.get("WS_GUARD_REQUIRE_REAL") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    done = demo("--once", "--layout", "C", "--python", str(NEWEST))
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Layout C keeps its counter elsewhere: 3,081 rows fit, 3,144 would too.
+    assert "step of  3,081 tokens: done" in done.stdout
+    assert "first refused step: 12,288 tokens (threshold 3,144)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--layout", "C"], "carves by layout B, not C"),
+        (["--layout", "D"], "--layout is A, B or C, got 'D'"),
+        (["--listen", "19456"], "is not host:port"),
+        (["--python", "/nonexistent/python"], "/nonexistent/python"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_exit_code_2(arguments: list[str], words: str) -> None:
+    done = demo("--once", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
