@@ -3,6 +3,7 @@
 from .directory import Board, BoardError, open_board
 from .format import ACTIONS, MAX_WORKSPACES, OVERFLOW, OVERRUN, Outcome, Shape
 from .reader import LastCall, Row, SlotError, SlotReader, SlotView, list_slots
+from .tidy import remove_dead
 from .writer import Slot
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "SlotView",
     "list_slots",
     "open_board",
+    "remove_dead",
 ]

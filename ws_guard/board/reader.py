@@ -212,7 +212,7 @@ def _header(fd: int) -> memoryview:
 def _pread(fd: int, offset: int, length: int) -> bytes:
     data = os.pread(fd, length, offset)
     if len(data) != length:
-        raise SlotError(f"it ends at byte {offset + len(data)}")
+        raise SlotError(f"it ends at byte {os.fstat(fd).st_size}")
     return data
 
 
