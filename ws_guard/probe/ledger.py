@@ -105,7 +105,10 @@ class Ledger:
         answer = sizing.carve(call, layout, native.workspace_bytes, address)
         row = self._add_row(native, call)
         trouble = None
-        if not answer.ok or sizing.overruns(call, layout, native.workspace_bytes, address):
+        # An empty step is harmless: its LSE is an empty tensor, for which nothing is carved.
+        if native.batch > 0 and (
+            not answer.ok or sizing.overruns(call, layout, native.workspace_bytes, address)
+        ):
             trouble = _Trouble(row, call, not answer.ok, answer.scratch_available or 0)
         if len(self.rows) + len(self._troubled) < _MAX_ROWS:
             if trouble is None:

@@ -101,6 +101,8 @@ def loaded_modules() -> list[Any]:
     The garbage collector knows them all, also those that the wrappers keep to themselves. What an
     engine has frozen (`gc.freeze`) it does not tell: the cached loaders are asked as well.
     """
+    # Garbage holds native functions too, but will never call them: see `other_holders`.
+    gc.collect()
     native_class = getattr(sys.modules.get("tvm_ffi"), "Module", None)
     modules = [found for found in gc.get_objects() if type(found) is native_class]
     for name, module in list(sys.modules.items()):

@@ -16,6 +16,7 @@ from ws_guard.board.writer import RING_WORD
 from ws_guard.contract import Contract
 from ws_guard.sizing import HeadDims
 
+from .dynamo import hide_from_dynamo
 from .ledger import Key, Ledger, NativeCall
 from .tuning import Tuning
 
@@ -79,6 +80,8 @@ def instrument(
     size_at, workspace_at = where.workspace_size, where.workspace
     # An op without LSE looks at an argument that is never None: its key is then always the same.
     lse_at = where.workspace if where.lse is None else where.lse
+    # Sparse and dense MLA may share a workspace; other ops look at a number that is in the key.
+    top_k_at = where.q_len if where.top_k is None else where.top_k
     per_token = ledger.per_token
     slot = recorder.slot
     words, next_call, attached_ns = slot.words, slot.next_call, slot.attached_monotonic_ns
@@ -105,6 +108,7 @@ def instrument(
                 args[workspace_at].data_ptr(),
                 args[size_at],
                 args[lse_at] is None,
+                args[top_k_at],
                 tokens if per_token else 0,
             )
             row = rows.get(key)
@@ -130,8 +134,7 @@ def instrument(
         return result
 
     recorder.on_new_slot.append(rebind)
-    # What `torch.compiler.disable` sets: Dynamo calls the function as it is and looks not into it.
-    probe._torchdynamo_disable = True  # type: ignore[attr-defined]
+    hide_from_dynamo(probe)
     return probe
 
 

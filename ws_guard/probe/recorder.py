@@ -46,6 +46,7 @@ class Recorder:
         self._logged: set[str] = set()
         self._attach_pending = False
         self._closed = False
+        self._finalizer: Any = None
         self.slot = self._open_slot()
         atexit.register(self.close)
         self._close_at_multiprocessing_exit()
@@ -110,11 +111,13 @@ class Recorder:
         """A forked multiprocessing child skips atexit, and lost its parent's finalizers."""
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
-            util.Finalize(None, self.close, exitpriority=0)
+            self._finalizer = util.Finalize(None, self.close, exitpriority=0)
 
     def close(self, *, keep_evidence: bool = True) -> None:
         """Leave the board; with `keep_evidence` a slot that saw an overflow or overrun stays."""
         atexit.unregister(self.close)
+        if self._finalizer is not None:
+            self._finalizer.cancel()
         with self.lock:
             if self._closed:
                 return

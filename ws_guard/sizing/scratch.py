@@ -55,7 +55,7 @@ def scratch(call: Call, layout: Layout) -> Scratch:
 
 def may_use_scratch(call: Call) -> bool:
     """Whether a kernel chosen for `call` can split KV over CTAs at all."""
-    return call.entry in ("decode", "dsv4") and call.batch <= call.sm_count // 2
+    return call.entry in ("decode", "dsv4") and 0 < call.batch <= call.sm_count // 2
 
 
 def _bound(sm_count: int, step_q: int, head_dim_v: int) -> int:

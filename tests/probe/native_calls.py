@@ -1,0 +1,87 @@
+"""An op under a probe, and arguments to call it with.
+
+Positions come from the installed FlashInfer's source; the tensors are real, and cost no memory.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ws_guard.contract import Contract, installed_contract
+from ws_guard.probe.ledger import Ledger
+from ws_guard.probe.native_op import NativeFunction, instrument, positions_of
+from ws_guard.probe.tuning import Tuning
+from ws_guard.reference import NativeModule
+from ws_guard.sizing import OPS
+
+if TYPE_CHECKING:
+    from ws_guard.probe.recorder import Recorder
+
+MIB = 1 << 20
+DECODE = OPS["decode"]
+
+
+class Watched(NamedTuple):
+    """A decode under a probe: `over(native)` is what an engine would call."""
+
+    contract: Contract
+    ledger: Ledger
+    tuning: Tuning
+
+    def over(self, native: NativeFunction) -> NativeFunction:
+        return instrument(native, positions_of(self.contract, DECODE), self.ledger, self.tuning)
+
+    def at(self, parameter: str) -> int:
+        """Position of a native parameter."""
+        return self.contract.signatures[DECODE].index(parameter)
+
+    def reference(self) -> NativeFunction:
+        """A native decode that carves, refuses and computes as the launcher and its kernel."""
+        assert self.contract.layout is not None
+        native: NativeFunction = getattr(
+            NativeModule(self.contract.layout, self.contract.signatures), DECODE
+        )
+        return native
+
+
+#: Read once: it is a large source.
+contract = functools.cache(installed_contract)
+
+
+def watch(recorder: Recorder) -> Watched:
+    """A decode whose calls `recorder` records."""
+    return Watched(contract(), Ledger(recorder, DECODE), Tuning())
+
+
+def decode_arguments(
+    batch: int, workspace: torch.Tensor, *, heads: int = 64, lse: bool = True
+) -> list[Any]:
+    """A sparse MLA decode step of `batch` rows in native order; all but the workspace on `meta`."""
+    cache = torch.empty(16, 1, 64, 576, device="meta")
+    named = {
+        "out": torch.empty(batch, 1, heads, 512, device="meta"),
+        "query": torch.empty(batch, heads, 576, device="meta"),
+        "key_cache": cache,
+        "value_cache": cache,
+        "workspace_buffer": workspace,
+        "block_tables": torch.empty(batch, 1, 2048, dtype=torch.int32, device="meta"),
+        "seq_lens": torch.empty(batch, dtype=torch.int32, device="meta"),
+        "max_q_len": 1,
+        "max_kv_len": 65_536,
+        "bmm1_scale": 1.0,
+        "bmm2_scale": 1.0,
+        "batch_size": batch,
+        "sparse_mla_top_k": 2048,
+        "sm_count": 148,
+        "workspace_size": workspace.numel(),
+        "lse": torch.empty(batch, heads, device="meta") if lse else None,
+    }
+    return [named.get(name) for name in contract().signatures[DECODE]]
+
+
+def workspace(size: int = 394 * MIB) -> torch.Tensor:
+    """A workspace whose pages are never touched."""
+    return torch.empty(size, dtype=torch.uint8)
