@@ -1,8 +1,8 @@
 """Added time per native call: `python -m benchmarks.probe [--json]`.
 
 A 31-argument call with real torch tensors goes through each wrapper in turn, round after round, so
-that a busy machine slows all of them alike; the fastest round of each counts. `direct_ns` is the bare
-call, the others are what a wrapper adds to it.
+that a busy machine slows all of them alike; the fastest round of each counts. `direct_ns` is the
+bare call, the others are what a wrapper adds to it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ws_guard.board import open_board
-from ws_guard.contract import installed_contract
 from ws_guard.probe.ledger import Ledger
 from ws_guard.probe.native_op import Positions, instrument
 from ws_guard.probe.recorder import Recorder
 from ws_guard.probe.tuning import Tuning
-from ws_guard.sizing import OPS
+from ws_guard.sizing import LAYOUTS, OPS
 
 OP = OPS["decode"]
 ARGUMENTS = 31
@@ -67,9 +66,7 @@ def noop_wrapper(function: Native) -> Native:
 
 def probe(function: Native, board: str) -> Native:
     """Ours, on a real board."""
-    layout = installed_contract().layout
-    assert layout is not None
-    recorder = Recorder(open_board(board), layout, list(OPS.values()), {})
+    recorder = Recorder(open_board(board), LAYOUTS["C"], list(OPS.values()), {})
     return instrument(function, WHERE, Ledger(recorder, OP), Tuning())
 
 
@@ -109,16 +106,19 @@ def measure(wrappers: dict[str, Native], args: tuple[Any, ...]) -> dict[str, flo
 
 
 def _multiprocess_mode() -> float:
-    """Added time of the prometheus_client wrapper in its multiprocess mode, in a process of its own."""
+    """Added time of the prometheus_client wrapper in multiprocess mode, in its own process."""
     script = (
         "from benchmarks.probe import *; a = arguments(); "
         "m = measure({'direct': native, 'it': prometheus_client(native)}, a); "
         "print(m['it'] - m['direct'])"
     )
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": folder}
         done = subprocess.run(  # noqa: S603 - ourselves
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", script],
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": folder},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
         )
     return float(done.stdout)
 

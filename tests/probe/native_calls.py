@@ -57,7 +57,7 @@ def watch(recorder: Recorder) -> Watched:
 
 
 def decode_arguments(
-    batch: int, workspace: torch.Tensor, *, heads: int = 64, lse: bool = True
+    batch: int, workspace: torch.Tensor, *, heads: int = 64, lse: bool = True, top_k: int = 2048
 ) -> list[Any]:
     """A sparse MLA decode step of `batch` rows in native order; all but the workspace on `meta`."""
     cache = torch.empty(16, 1, 64, 576, device="meta")
@@ -74,7 +74,7 @@ def decode_arguments(
         "bmm1_scale": 1.0,
         "bmm2_scale": 1.0,
         "batch_size": batch,
-        "sparse_mla_top_k": 2048,
+        "sparse_mla_top_k": top_k,
         "sm_count": 148,
         "workspace_size": workspace.numel(),
         "lse": torch.empty(batch, heads, device="meta") if lse else None,

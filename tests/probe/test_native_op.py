@@ -137,8 +137,9 @@ def test_call_is_counted_with_its_shape(watched: Watched, slot: ReadSlot) -> Non
         {"lse": False},
         {"workspace": workspace(64 * MIB)},
         {"workspace": workspace()},
+        {"top_k": 0},
     ],
-    ids=["batch", "heads", "lse", "workspace size", "workspace"],
+    ids=["batch", "heads", "lse", "workspace size", "workspace", "top-k"],
 )
 def test_what_decides_a_carve_tells_shapes_apart(
     change: dict[str, Any], watched: Watched, slot: ReadSlot

@@ -260,3 +260,21 @@ def test_parents_lock_is_not_kept_by_its_child(recorder: Recorder, slots: ReadSl
     ours.send(None)
     child.join(timeout=60)
     assert child.exitcode == 0
+
+
+def test_a_starting_worker_removes_the_dead_slot_of_its_identity(
+    recorder: Recorder, board: str, slots: ReadSlots
+) -> None:
+    recorder.describe(rank="3")
+    recorder.add_event(DECODE, OVERFLOW)
+    recorder.close()
+    (dead,) = slots()
+    assert not dead.alive
+    document = {"engine": "0", "rank": "4"}
+    other = Recorder(Board(board), LAYOUTS["B"], list(OPS.values()), document)
+    assert len(slots()) == 2
+    successor = Recorder(Board(board), LAYOUTS["B"], list(OPS.values()), {**document, "rank": "3"})
+    assert sorted(view.document["rank"] for view in slots()) == ["3", "4"]
+    assert all(view.alive for view in slots())
+    other.close()
+    successor.close()

@@ -1,5 +1,5 @@
 """The probe in a worker: native-op wrappers, the loading hook, accounting."""
 
-from .install import Probe, install
+from .installation import Probe, install
 
 __all__ = ["Probe", "install"]

@@ -80,7 +80,7 @@ def instrument(
     size_at, workspace_at = where.workspace_size, where.workspace
     # An op without LSE looks at an argument that is never None: its key is then always the same.
     lse_at = where.workspace if where.lse is None else where.lse
-    # Sparse and dense MLA may share a workspace; other ops look at a number that is in the key.
+    # Sparse and dense MLA may share a workspace; an op of one kind looks at a number of its key.
     top_k_at = where.q_len if where.top_k is None else where.top_k
     per_token = ledger.per_token
     slot = recorder.slot
@@ -108,8 +108,7 @@ def instrument(
                 args[workspace_at].data_ptr(),
                 args[size_at],
                 args[lse_at] is None,
-                args[top_k_at],
-                tokens if per_token else 0,
+                tokens if per_token else args[top_k_at],
             )
             row = rows.get(key)
             if row is None or tuning.tuner.is_tuning_mode:

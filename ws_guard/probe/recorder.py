@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ws_guard.board import MAX_WORKSPACES, OVERFLOW, Board, Slot
+from ws_guard.board import MAX_WORKSPACES, OVERFLOW, Board, Slot, remove_dead
 from ws_guard.board.format import Header, event_word
 from ws_guard.sizing import Layout
 
@@ -77,6 +77,10 @@ class Recorder:
         if slot.problem and self._board is not None:
             self.warn(f"not observed: {slot.problem}")
         self._publish(slot)
+        if self._board is not None and slot.path is not None:
+            # Once described, so that this worker is never missing from the board.
+            identity = self._document.get("engine", ""), self._document.get("rank", "")
+            remove_dead(self._board, *identity, keep=slot.path)
         return slot
 
     def _publish(self, slot: Slot) -> None:
