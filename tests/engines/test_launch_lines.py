@@ -154,7 +154,7 @@ VLLM_CASES = [
         """--speculative-config '{"method": "mtp", "num_speculative_tokens": 3}'""",
         **R1, tp=8, dcp=8, kernel_heads=128,
     ),
-    # The ragged prefill by name: 16 heads, q up to 16,384; 394 MiB + 8 * 16 * 1,024 * 16,384 + 1 MiB
+    # The ragged prefill by name: 394 MiB + 8 * 16 * 1,024 * 16,384 + 1 MiB
     Case(
         """vllm serve deepseek/r1 -tp 8 -ac '{"mla_prefill_backend": "TRTLLM_RAGGED"}'""",
         **{**R1, "site": "mla_prefill_ragged"}, tp=8, fits=False, kernel_heads=16, threshold=196,
@@ -327,38 +327,43 @@ def test_kv_tokens_lost(hub: Path) -> None:
     assert planned(VLLM_CASES[0], hub, engine="vllm").kv_tokens_lost == 38_906 * 8
 
 
+# The command line wins over the file
+OVERRIDDEN = """
+tensor-parallel-size: 8
+decode-context-parallel-size: 8
+max-num-batched-tokens: 4096
+enable-expert-parallel: true
+"""
+# The model stands in the file; mappings, lists and human numbers
+COMPLETE = """
+model: zai/glm
+tensor_parallel_size: 4
+max-num-batched-tokens: 16k
+hf-overrides:
+  num_attention_heads: 32
+served-model-name: [a, b]
+"""
+SGLANG = """
+model-path: zai/glm
+tp-size: 8
+dcp-size: 8
+chunked-prefill-size: 2048
+"""
+
+
 @pytest.mark.parametrize(
-    ("name", "text", "line", "expected"),
+    ("text", "line", "expected"),
     [
-        # The command line wins over the file
-        (
-            "a.yaml",
-            "tensor-parallel-size: 8\ndecode-context-parallel-size: 8\n"
-            "max-num-batched-tokens: 4096\nenable-expert-parallel: true\n",
-            "vllm serve zai/glm -dcp 4 --config {path}",
-            (8, 4, 4_096),
-        ),
-        # The model stands in the file; mappings and human numbers
-        (
-            "b.yml",
-            "model: zai/glm\ntensor_parallel_size: 4\nmax-num-batched-tokens: 16k\n"
-            "hf-overrides:\n  num_attention_heads: 32\nserved-model-name: [a, b]\n",
-            "vllm serve --config={path}",
-            (4, 1, 16_000),
-        ),
-        (
-            "c.yaml",
-            "model-path: zai/glm\ntp-size: 8\ndcp-size: 8\nchunked-prefill-size: 2048\n",
-            "python -m sglang.launch_server --config {path}",
-            (8, 8, 2_048),
-        ),
+        (OVERRIDDEN, "vllm serve zai/glm -dcp 4 --config {path}", (64, 8, 4, 4_096)),
+        (COMPLETE, "vllm serve --config={path}", (32, 4, 1, 16_000)),
+        (SGLANG, "python -m sglang.launch_server --config {path}", (64, 8, 8, 2_048)),
     ],
 )
 def test_config_files(
-    tmp_path: Path, hub: Path, name: str, text: str, line: str, expected: tuple[int, int, int]
+    tmp_path: Path, hub: Path, text: str, line: str, expected: tuple[int, int, int, int]
 ) -> None:
-    (tmp_path / name).write_text(text)
-    words = shlex.split(line.format(path=tmp_path / name))
+    (tmp_path / "serve.yaml").write_text(text)
+    words = shlex.split(line.format(path=tmp_path / "serve.yaml"))
     launch, _ = read_launch(Asked(), words, {"HF_HUB_CACHE": str(hub)})
-    assert (launch.tp, launch.dcp, launch.max_num_batched_tokens) == expected
-    assert launch.model.heads == (32 if name == "b.yml" else 64)
+    read = (launch.model.heads, launch.tp, launch.dcp, launch.max_num_batched_tokens)
+    assert read == expected
