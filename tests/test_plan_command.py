@@ -72,7 +72,11 @@ def test_an_exported_variable_reaches_the_launch(model: Path) -> None:
     variable = {"VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE": "413138944"}
     done = ws_guard(f"--json --engine-version 0.33.0 -- vllm serve {model} {FP8}", **variable)
     assert done.returncode == 1
-    assert json.loads(done.stdout)["launch"]["workspace_bytes"] == 413_138_944
+    answer = json.loads(done.stdout)
+    assert answer["launch"]["workspace_bytes"] == 413_138_944
+    assert (
+        f"{next(iter(variable))} is 413,138,944, as set here or in the command" in answer["notes"]
+    )
 
 
 def test_heads_where_the_model_cannot_be_read() -> None:

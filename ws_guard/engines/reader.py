@@ -83,6 +83,8 @@ def read_launch(
         workspace_bytes=_workspace(engine, asked, set_by_command),
         draft_tokens=_draft_tokens(asked, launch),
     )
+    if command and engine.env in environ and asked.workspace_bytes is None:
+        notes.append(f"{engine.env} is {launch.workspace_bytes:,}, as set here or in the command")
     return launch, [*notes, *model_notes, *_default_notes(engine, release, values, launch)]
 
 
