@@ -13,7 +13,8 @@ ENV PATH=/opt/ws-guard/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     WS_GUARD_LISTEN=*:19456
 EXPOSE 19456
-HEALTHCHECK --interval=10s --timeout=2s \
+# Follows WS_GUARD_LISTEN no further than its default port: probes in manifests are your own.
+HEALTHCHECK --interval=30s --timeout=5s --start-period=10s \
   CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:19456/livez', timeout=1)"]
 ENTRYPOINT ["ws-guard"]
 CMD ["serve"]

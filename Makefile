@@ -18,13 +18,16 @@ SITE_OF := import sysconfig; site = sysconfig.get_path('purelib')
 
 # make demo LAYOUT=C runs on the newest release, which carves by layout C.
 LAYOUT ?= B
+ifeq ($(filter B C,$(LAYOUT)),)
+$(error LAYOUT is B or C, got '$(LAYOUT)')
+endif
 DEMO_PYTHON_B := $(VENV)/bin/python
 DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
 
 .PHONY: demo test lint format bench image clean
 
 demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
-	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(ONCE),--once)
+	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(filter-out 0 no,$(ONCE)),--once)
 
 test: $(VENV)/.installed-test $(OTHER_VENVS)
 	@sh tests/system_packages.sh

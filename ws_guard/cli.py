@@ -11,19 +11,21 @@ from . import plan_command
 from .plan_command import print_json as _print_json
 from .settings import SettingError, Settings, require_settings
 from .sizing import InputError
+from .version import __version__
+
+YES, NO, BAD_INPUT, INTERNAL = 0, 1, 2, 3
 
 try:
     import typer
 except ImportError:
-    sys.exit("ws-guard: the command line needs pip install 'ws-guard[exporter]'")
-
-YES, NO, BAD_INPUT, INTERNAL = 0, 1, 2, 3
+    # A bare install serves workers. 1 would mean "does not fit" to whoever asked for a plan.
+    print("ws-guard: the command line needs pip install 'ws-guard[exporter]'", file=sys.stderr)
+    sys.exit(BAD_INPUT)
 
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Sizes, watches and guards the workspace of FlashInfer's trtllm-gen attention.",
 )
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -46,7 +48,7 @@ def run(arguments: list[str]) -> int:
         # Usage errors of the parser know how to say themselves in a line.
         usage = getattr(error, "format_message", None)
         if usage is not None:
-            return _refuse(f"{usage().rstrip('.')}. See ws-guard --help.")
+            return _refuse(f"{usage().rstrip('.?')}. See ws-guard --help.")
         traceback.print_exc()
         print("ws-guard: internal error; please report the lines above", file=sys.stderr)
         return INTERNAL
@@ -56,6 +58,21 @@ def run(arguments: list[str]) -> int:
 def _refuse(message: str) -> int:
     print(f"ws-guard: {' '.join(message.split())}", file=sys.stderr)
     return BAD_INPUT
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ws-guard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _every_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Sizes, watches and guards the workspace of FlashInfer's trtllm-gen attention."""
 
 
 @app.command()
@@ -177,12 +194,12 @@ def demo(
     once: Annotated[bool, typer.Option("--once", help="Play, check over HTTP, end.")] = False,
 ) -> int:
     """Play the reported crash without a GPU, then the same traffic made to fit."""
-    from . import demo as stage
+    from .demo.play import play
 
     if layout not in (None, "A", "B", "C"):
         raise InputError(f"--layout is A, B or C, got {layout!r}")
     settings = _settings(listen=listen)
-    return stage.run(layout=layout, python=python, listen=settings.listen, once=once)
+    return play(layout=layout, python=python, listen=settings.listen, once=once)
 
 
 def _settings(*, board: str | None = None, listen: str | None = None) -> Settings:

@@ -45,6 +45,8 @@ def plan_text(plan: Plan) -> str:
         )
     ]
     lines += [f"    slab {slab:<17}{human_bytes(size)}" for slab, size in plan.slabs.items()]
+    if plan.need_bytes > sum(plan.slabs.values()):
+        lines.append("    the worst step is a smaller one: few rows write scratch, many write none")
     lines += ["", *(f"  {reason}: {_REASONS[reason]}" for reason in plan.reasons)]
     if plan.overrun_batches:
         low, high = plan.overrun_batches

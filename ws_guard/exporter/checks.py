@@ -43,8 +43,10 @@ def _board_readable(snapshot: Snapshot, _: Settings) -> _Verdict:
 
 def _workers_reporting(snapshot: Snapshot, settings: Settings) -> _Verdict:
     live = [one.worker for one in snapshot.roster.exported if one.worker.alive]
-    told = [one.worker.expected_workers or 1 for one in snapshot.roster.everyone]
-    expected = settings.expected_workers or max(told, default=1)
+    told = [one.worker.expected_workers or 0 for one in snapshot.roster.everyone]
+    expected = settings.expected_workers or max(told, default=0)
+    if not expected:
+        return ("ok", f"{len(live)} alive") if live else ("fail", "no worker reports yet")
     detail = f"{len(live)} of {expected} expected workers report"
     return ("ok" if len(live) >= expected else "fail"), detail
 

@@ -82,11 +82,18 @@ class Probe:
         if not settings.enabled:
             return
         self._contract, verdict, reason = _judge_installation()
-        if verdict == "mismatch":
+        self._verdict = verdict
+        if verdict in ("mismatch", "not_installed"):
             say(f"the probe stays off: {reason}")
         self._recorder = self._open_recorder(settings, plan, board, identity, verdict, reason)
         if self._contract is not None and self._contract.layout is not None:
             self._enter()
+
+    def __repr__(self) -> str:
+        if self._recorder is None:
+            return "<ws_guard.Probe: off>"
+        where = self._recorder.slot.path or f"no board: {self._recorder.slot.problem}"
+        return f"<ws_guard.Probe: contract {self._verdict}, {where}>"
 
     # -- putting in place ---------------------------------------------------------------------
 

@@ -48,6 +48,8 @@ def _fork(options: argparse.Namespace, rank: int) -> int:
         return child
     try:
         _work(options, rank)
+    except BrokenPipeError:
+        os._exit(1)  # nobody listens any more
     except BaseException as error:  # noqa: BLE001 - a child must not run on as its parent
         print(f"demo worker {rank}: {type(error).__name__}: {error}", file=sys.stderr)
         os._exit(1)
