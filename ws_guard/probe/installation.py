@@ -83,7 +83,7 @@ class Probe:
             return
         self._contract, verdict, reason = _judge_installation()
         self._verdict = verdict
-        if verdict in ("mismatch", "not_installed"):
+        if verdict == "mismatch":
             say(f"the probe stays off: {reason}")
         self._recorder = self._open_recorder(settings, plan, board, identity, verdict, reason)
         if self._contract is not None and self._contract.layout is not None:
