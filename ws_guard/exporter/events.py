@@ -112,6 +112,11 @@ class EventLog:
             yield _head("death", one, None)
 
 
+def events_of(one: Observed) -> list[Event]:
+    """Every event that a slot tells, for whoever looks at it once."""
+    return list(EventLog()._new_events(one))
+
+
 def _totals(ops: tuple[OpCounts, ...]) -> Iterator[tuple[_Key, int]]:
     for counts in ops:
         for kind, actions in (("overflow", counts.overflows), ("overrun", counts.overruns)):
