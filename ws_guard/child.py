@@ -12,12 +12,13 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-#: What stops and continues a process group is the shell's business; what tells of a fault of our
-#: own code is no message to anybody else; the rest cannot be taken, or means nothing to a command.
+#: What stops and continues a process group is the shell's business; what tells of our own faults
+#: and limits is no message to anybody else; the rest cannot be taken, or is about our own files.
 _OUR_OWN = {
     signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT, signal.SIGSTOP, signal.SIGKILL,
     signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS,
-    signal.SIGABRT, signal.SIGPIPE, signal.SIGCHLD, signal.SIGWINCH, signal.SIGURG,
+    signal.SIGABRT, signal.SIGXCPU, signal.SIGXFSZ, signal.SIGPIPE, signal.SIGCHLD,
+    signal.SIGWINCH, signal.SIGURG,
 }  # fmt: skip
 _FORWARDED = signal.valid_signals() - _OUR_OWN
 _HELD = _FORWARDED | {signal.SIGCHLD}
@@ -37,13 +38,13 @@ def held_signals() -> Iterator[set[int]]:
     has nobody to go to any more, and is dropped.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
-    child_handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, nothing can be waited for
+    # Whoever started us may have it ignored: then nobody could be waited for.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield {int(number) for number in before}
     finally:
         while signal.sigtimedwait(_HELD, 0) is not None:
             pass
-        signal.signal(signal.SIGCHLD, child_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -60,7 +61,7 @@ class Child(NamedTuple):
         Python between fork and exec, where the exporter's thread might hold a lock.
         """
         pid = os.posix_spawnp(
-            command[0], command, environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON
+            command[0], list(command), environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON
         )
         return cls(pid)
 

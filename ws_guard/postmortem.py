@@ -41,17 +41,17 @@ class Trouble(NamedTuple):
     available_bytes: int | None
     threshold_batch: int | None
     recommended_bytes: int | None
-    env: dict[str, str]
+    env: tuple[tuple[str, str], ...]
 
 
 def find_troubles(slots: Iterable[Observed]) -> list[Trouble]:
     """Every call that did not fit, ranks with the same one together; newest first."""
-    met: dict[tuple[object, ...], Trouble] = {}
+    met: dict[Trouble, Trouble] = {}
     for event in (event for one in slots for event in events_of(one)):
         if event["event"] in ("overflow", "overrun") and event["action"] in _TROUBLES:
             trouble = _trouble(event)
-            key = (*trouble[4:-1], trouble.kind, *sorted(trouble.env.items()))
-            met[key] = _together(met[key], trouble) if key in met else trouble
+            call = trouble._replace(ranks=(), times=0, last="")
+            met[call] = _together(met[call], trouble) if call in met else trouble
     return sorted(met.values(), key=lambda trouble: trouble.last, reverse=True)
 
 
@@ -74,7 +74,7 @@ def _trouble(event: Event) -> Trouble:
         available_bytes=event.get("available_bytes"),
         threshold_batch=event.get("overflow_threshold_batch"),
         recommended_bytes=event.get("recommended_workspace_bytes"),
-        env=event.get("env", {}),
+        env=tuple(event.get("env", {}).items()),
     )
 
 
@@ -156,7 +156,7 @@ def what_to_set(trouble: Trouble) -> str:
     """The setting that lets such a call fit, or the steps to stay below; "" where none is known."""
     ways = []
     if trouble.env:
-        ways.append(" ".join(f"{name}={value}" for name, value in trouble.env.items()))
+        ways.append(" ".join(f"{name}={value}" for name, value in trouble.env))
     elif trouble.recommended_bytes is not None:
         ways.append(f"workspace {trouble.workspace} to {human_bytes(trouble.recommended_bytes)}")
     if trouble.threshold_batch:

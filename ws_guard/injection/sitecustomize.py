@@ -13,7 +13,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 if sys.version_info >= (3, 10):
     try:
         __import__("ws_guard_watch").start(os.path.dirname(os.path.dirname(_HERE)))
-    except Exception:  # noqa: BLE001, S110 - whatever it is, this process must start as ever
+    except Exception:  # noqa: BLE001 - whatever it is, this process must start as ever
         pass
 
 # While the next one is looked for this directory is none. It comes back afterwards: whoever makes a
@@ -23,7 +23,7 @@ sys.path[:] = [entry for entry in sys.path if entry != _HERE]
 # Kept alive under another name: Python 2 empties a module that nobody holds any more.
 _self = sys.modules.pop("sitecustomize")
 try:
-    import sitecustomize  # noqa: F401
+    __import__("sitecustomize")
 except ImportError as error:
     # As `site` does it: that there is none is no error, that it imports in vain is one.
     if getattr(error, "name", "sitecustomize") != "sitecustomize":

@@ -78,5 +78,5 @@ class Lender:
 def _say(text: str) -> None:
     try:
         sys.stderr.write(f"ws_guard[{os.getpid()}]: {text}\n")
-    except Exception:  # noqa: BLE001, S110 - nobody listens
+    except Exception:  # noqa: BLE001 - nobody listens
         pass
