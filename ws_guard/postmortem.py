@@ -52,7 +52,8 @@ def find_troubles(slots: Iterable[Observed]) -> list[Trouble]:
             trouble = _trouble(event)
             call = trouble._replace(ranks=(), times=0, last="")
             met[call] = _together(met[call], trouble) if call in met else trouble
-    return sorted(met.values(), key=lambda trouble: trouble.last, reverse=True)
+    # Those of the same millisecond as they were told.
+    return sorted(reversed(met.values()), key=lambda trouble: trouble.last, reverse=True)
 
 
 def _trouble(event: Event) -> Trouble:

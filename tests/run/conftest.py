@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-# The helpers beside this file.
-sys.path.insert(0, str(Path(__file__).parent))
+# The helpers beside this file, and the exporter's worker with a real slot.
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+sys.path.insert(1, str(HERE.parent / "exporter"))
 
 from run_process import ROOT, RUN, Ended, Run, clean_environment
 from stand_in import make_package

@@ -181,9 +181,7 @@ def test_daemon_outlives_the_command(
         os.kill(daemon, signal.SIGKILL)
 
 
-def test_killed_supervisor_does_not_take_the_command_along(
-    start: Callable[..., Run], script: Callable[..., str]
-) -> None:
+def test_killed_supervisor_does_not_take_the_command_along(start: Callable[..., Run]) -> None:
     run = start(sys.executable, "-u", "-c", "print(1); input(); print(2)")
     assert run.line() == "1"
     run.process.kill()

@@ -4,8 +4,6 @@ Loaded by `sitecustomize` at the start of every process: only what the interpret
 itself may be imported here. Everything else comes when FlashInfer comes, or never.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 
@@ -35,7 +33,7 @@ class Watch:
         fullname: str,
         path: object = None,  # noqa: ARG002 - the finder protocol
         target: object = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
+    ) -> "ModuleSpec | None":
         """None, except for the module that the probe waits for."""
         if fullname != _DOOR or self._searching:
             return None
@@ -62,7 +60,7 @@ class Lender:
         fullname: str,
         path: object = None,  # noqa: ARG002 - the finder protocol
         target: object = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
+    ) -> "ModuleSpec | None":
         """The spec of `ws_guard` and of nothing else."""
         if fullname != "ws_guard":
             return None
