@@ -52,8 +52,8 @@ def find_troubles(slots: Iterable[Observed]) -> list[Trouble]:
             trouble = _trouble(event)
             call = trouble._replace(ranks=(), times=0, last="")
             met[call] = _together(met[call], trouble) if call in met else trouble
-    # Those of the same millisecond as they were told.
-    return sorted(reversed(met.values()), key=lambda trouble: trouble.last, reverse=True)
+    # Reversed afterwards, so that of the same millisecond the one told last comes first.
+    return sorted(met.values(), key=lambda trouble: trouble.last)[::-1]
 
 
 def _trouble(event: Event) -> Trouble:

@@ -17,8 +17,8 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 sys.path.insert(1, str(HERE.parent / "exporter"))
 
-from run_process import ROOT, RUN, Ended, Run, clean_environment
-from stand_in import make_package
+from run_process import ROOT, RUN, Ended, Run, clean_environment  # noqa: E402
+from stand_in import make_package  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
