@@ -172,6 +172,24 @@ def serve(
     return server.serve(_settings(board=board, listen=listen))
 
 
+@app.command("run", context_settings={"allow_interspersed_args": False})
+def run_command(
+    command: Annotated[list[str], typer.Argument(help="What to run, behind --.")],
+    board: BoardOption = None,
+    listen: Annotated[str | None, typer.Option(help="host:port; * is all interfaces.")] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Set the recommended environment first.")
+    ] = False,
+) -> int:
+    """Run an engine with the probe in its workers and the exporter beside it."""
+    from . import run as runner
+
+    settings = _settings(board=board, listen=listen)
+    # A run whose board nobody asked for gets one of its own: several do not mix.
+    asked = board or os.environ.get("WS_GUARD_BOARD", "").strip() or settings.board_group
+    return runner.run(command, settings, private_board=not asked, apply=apply)
+
+
 @app.command()
 def status(
     board: BoardOption = None,

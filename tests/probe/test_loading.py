@@ -45,6 +45,22 @@ def waiting() -> Iterator[tuple[PostImport, list[ModuleType]]]:
 
 
 @pytest.mark.usefixtures("core")
+def test_several_may_wait_for_the_same_module(
+    waiting: tuple[PostImport, list[ModuleType]],
+) -> None:
+    """A plugin's install and that of `ws-guard run`."""
+    _, called = waiting
+    more: list[ModuleType] = []
+    finders = [PostImport(NAME, more.append) for _ in range(2)]
+    for finder in finders:
+        finder.add()
+    module = importlib.import_module(NAME)
+    assert (called, more) == ([module], [module, module])
+    assert not {*finders} & {*sys.meta_path}
+    assert "exec_module" not in vars(module.__spec__.loader)
+
+
+@pytest.mark.usefixtures("core")
 def test_calls_back_once_after_the_import_and_steps_aside(
     waiting: tuple[PostImport, list[ModuleType]],
 ) -> None:

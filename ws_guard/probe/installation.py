@@ -59,6 +59,11 @@ def install(
         return _installed
 
 
+def is_installed() -> bool:
+    """Whether this process has a probe already, whoever installed it."""
+    return _installed is not None
+
+
 class Probe:
     """The probe of this process; `uninstall()` restores everything."""
 

@@ -51,7 +51,8 @@ class PostImport(MetaPathFinder):
         load = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
+            # Another one that waits for the module may have taken both away already.
+            vars(loader).pop("exec_module", None)
             load(module)
             self.remove()
             self._callback(module)

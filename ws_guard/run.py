@@ -1,0 +1,167 @@
+"""`ws-guard run -- CMD`: a command with the probe in its workers and the exporter beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from . import postmortem
+from .board import BoardError
+from .child import Child, held_signals
+from .exporter.events import EventLog
+from .exporter.refresh import Refresher, board_refresher
+from .exporter.server import Exporter, ServeError
+from .settings import Settings
+from .sizing import InputError
+
+_INJECTION = str(Path(__file__).resolve().parent / "injection")
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - what is made there is 0700 and has no name to guess
+
+
+def run(
+    command: Sequence[str], settings: Settings, *, private_board: bool, apply: bool = False
+) -> int:
+    """Run a command to its end; its exit code, 128+n if signal n ended it.
+
+    With `private_board` this run gets a board of its own, else that of the settings. `InputError`
+    or `SettingError` comes before the command starts, and leaves nothing behind.
+    """
+    wanted, lines = recommended_environment(command) if apply else ({}, [])
+    with held_signals() as mask, contextlib.ExitStack() as stack:
+        stack.callback(_settle_stderr)
+        board = RunBoard(settings, private=private_board)
+        stack.callback(board.leave)
+        settings = settings._replace(board=board.path)
+        refresher, exporter = _exporter(settings)
+        exporter.start()
+        stack.callback(exporter.stop)
+        for line in [*_announcement(exporter, settings), *lines]:
+            _say(line)
+        environ = injected({**os.environ, **wanted}, settings)
+        started_ns = time.time_ns()
+        code = _start(command, environ, mask).wait()
+        try:
+            exporter.stop()
+            look_back(refresher, board, started_ns)
+        except Exception as error:  # noqa: BLE001 - the command's code goes out whatever happens
+            _say(f"ws-guard: no post-mortem: {type(error).__name__}: {error}")
+    return code
+
+
+def recommended_environment(command: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """What `plan -- CMD` says to set for this command, and the lines that tell so.
+
+    `InputError` for a command that is no engine's, and where no variable makes the launch fit.
+    """
+    from .engine_planning import plan_launch
+    from .engines import reader
+
+    launch, notes = reader.read_launch(reader.Asked(), command, os.environ)
+    plan = plan_launch(launch, notes=notes).plan
+    if not plan.fits and not plan.env:
+        raise InputError(
+            "--apply: no variable to set makes this launch fit; ws-guard plan -- CMD says what does"
+        )
+    return plan.env, [f"--apply sets {name}={value}" for name, value in plan.env.items()]
+
+
+def injected(environ: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    """An environment whose Pythons watch for FlashInfer; all that the user set stays as it is."""
+    if not settings.enabled:
+        return dict(environ)
+    # An empty entry would be the working directory.
+    entries = [_INJECTION, path] if (path := environ.get("PYTHONPATH")) else [_INJECTION]
+    changes = {"PYTHONPATH": os.pathsep.join(entries), "WS_GUARD_BOARD": settings.board}
+    return {**environ, **changes}
+
+
+class RunBoard:
+    """The board of a run: the user's, or a private one that goes with the run unless kept."""
+
+    def __init__(self, settings: Settings, *, private: bool) -> None:
+        self.private = private
+        self._kept = False
+        if private:
+            # Slots are mapped: on a disk their pages would be written back for ever.
+            place = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK | os.X_OK) else None
+            self.path = tempfile.mkdtemp(prefix="ws_guard-run-", dir=place)
+        else:
+            # Workers may have another working directory.
+            self.path = os.path.abspath(settings.board)
+
+    def keep(self) -> None:
+        """Let the board outlive the run."""
+        self._kept = True
+
+    def leave(self) -> None:
+        """Remove a private board that nobody needs any more."""
+        if self.private and not self._kept:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def look_back(refresher: Refresher, board: RunBoard, started_ns: int) -> None:
+    """Tell what happened to the workers of this run; nothing where nothing happened."""
+    # A board may hold slots of other runs as well.
+    slots = [one for one in refresher.refresh().slots if one.attached_ns >= started_ns]
+    troubles = postmortem.find_troubles(slots)
+    alive = sum(one.worker.alive for one in slots)
+    if troubles:
+        _say(postmortem.text(troubles))
+    if board.private and (troubles or alive):
+        board.keep()
+        why = f", {alive} of its workers still alive" if alive else ""
+        _say(f"ws-guard: board kept{why}: ws-guard status --board {board.path}")
+
+
+def _exporter(settings: Settings) -> tuple[Refresher, Exporter]:
+    """The exporter with its address taken."""
+    # Without a standard error nobody is told: `print` would then write to standard output.
+    stream = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - open as long as the process
+    try:
+        refresher = board_refresher(settings, EventLog(stream))
+    except BoardError as error:
+        raise ServeError(str(error)) from None
+    exporter = Exporter(settings, refresher)
+    exporter.bind()
+    return refresher, exporter
+
+
+def _announcement(exporter: Exporter, settings: Settings) -> list[str]:
+    """Where to look: for people, and for whoever cannot know the port otherwise."""
+    chosen_by_system = settings.listen.endswith(":0")
+    if chosen_by_system or (sys.stderr is not None and sys.stderr.isatty()):
+        return [f"ws-guard exporter on {exporter.url}, board {settings.board}"]
+    return []
+
+
+def _start(command: Sequence[str], environ: Mapping[str, str], mask: set[int]) -> Child:
+    try:
+        return Child.start(command, environ, mask)
+    except OSError as error:
+        found = shutil.which(command[0]) or not isinstance(error, FileNotFoundError)
+        reason = error.strerror if found else "command not found"
+        raise InputError(f"{command[0]}: {reason}") from None
+
+
+def _say(text: str) -> None:
+    """A line on standard error, if anybody reads it."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            print(text, file=sys.stderr, flush=True)
+
+
+def _settle_stderr() -> None:
+    """What nobody read must not turn our exit code into 120 at the interpreter's end."""
+    if sys.stderr is None:
+        return
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
