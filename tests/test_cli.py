@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -131,3 +132,44 @@ def test_plan_and_verify_import_neither_torch_nor_the_exporter() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_answer_that_cannot_be_written_is_no_answer() -> None:
+    command = f"{sys.executable} -m ws_guard {REFERENCE} --dcp 1"
+    full = subprocess.run(
+        ["sh", "-c", f"{command} > /dev/full"], capture_output=True, text=True, check=False
+    )
+    assert (full.returncode, full.stderr.count("\n")) == (2, 1)
+    assert "the answer cannot be written: No space left on device" in full.stderr
+    gone = subprocess.run(
+        ["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    # A reader that leaves before the answer: by SIGPIPE, or in time to take it.
+    assert gone.returncode in (0, 128 + 13)
+    assert gone.stderr == ""
+
+
+def test_a_bad_setting_is_named_by_every_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ws_guard", *REFERENCE.split()],
+        env={**os.environ, "WS_GUARD_STRICT": "maybe"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "WS_GUARD_STRICT='maybe' is not allowed: use 1 or 0" in done.stderr
+
+
+def test_version() -> None:
+    assert ws_guard("--version").stdout.startswith("ws-guard 0.")
+
+
+def test_without_the_extra_the_command_line_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise ImportError('not here')")
+    done = subprocess.run(
+        [sys.executable, "-m", "ws_guard", "plan"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "needs pip install 'ws-guard[exporter]'" in done.stderr

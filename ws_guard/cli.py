@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 import traceback
 from typing import Annotated, Any, NoReturn
@@ -33,7 +35,12 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def main() -> NoReturn:
     """Run the command line and exit with its code; bad input is one line on stderr."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = _unwritten(error)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -43,8 +50,10 @@ def run(arguments: list[str]) -> int:
     except (InputError, SettingError) as error:
         return _refuse(str(error))
     except KeyboardInterrupt:
-        return 130
+        return 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001 - the last resort: every way out has a code
+        if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.ENOSPC):
+            return _unwritten(error)
         # Usage errors of the parser know how to say themselves in a line.
         usage = getattr(error, "format_message", None)
         if usage is not None:
@@ -53,6 +62,15 @@ def run(arguments: list[str]) -> int:
         print("ws-guard: internal error; please report the lines above", file=sys.stderr)
         return INTERNAL
     return code if isinstance(code, int) else YES
+
+
+def _unwritten(error: OSError) -> int:
+    """The answer reached nobody: neither yes nor no, as when SIGPIPE ends a command."""
+    # What is still buffered must not fail once more when the interpreter ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return 128 + signal.SIGPIPE
+    return _refuse(f"the answer cannot be written: {error.strerror}")
 
 
 def _refuse(message: str) -> int:
@@ -68,11 +86,12 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _every_command(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback has seen it
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
     """Sizes, watches and guards the workspace of FlashInfer's trtllm-gen attention."""
+    require_settings()
 
 
 @app.command()

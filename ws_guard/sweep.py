@@ -71,6 +71,8 @@ def plot(result: Sweep, path: str) -> None:
     axes.set_ylim(bottom=0)
     axes.legend()
     try:
+        if not path:
+            raise ValueError("a file name is missing")
         figure.savefig(path)
     except (OSError, ValueError) as error:
         raise InputError(f"--plot {path}: {error}; name a writable .png, .svg or .pdf") from None

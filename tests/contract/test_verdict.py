@@ -90,6 +90,17 @@ def test_unverified_says_why_and_keeps_the_layout(release: str, why: str) -> Non
             "context carves",
         ),
         ("TVM_FFI_DLL_EXPORT_TYPED_FUNC", "EXPORT", "no exported function"),
+        ("aligned_alloc<float2>", "aligned_alloc<trtllm::Pair>", "written in another way"),
+        (
+            "(workspace_buffer, workspace_size)",
+            "(workspace_buffer, workspace_size / 2)",
+            "the allocator stands over (workspace_buffer, workspace_size / 2)",
+        ),
+        (
+            "  AlignedAllocator",
+            "  if (batch_size > 7) return;\n  AlignedAllocator",
+            "a return before the allocator",
+        ),
         ("void trtllm_ragged_attention(", "void gone(", "trtllm_ragged_attention is not defined"),
     ],
 )
@@ -114,3 +125,9 @@ def test_no_flashinfer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(NotInstalledError, match="flashinfer is not installed"):
         installed_contract()
+
+
+def test_a_source_that_is_cut_anywhere_is_a_mismatch() -> None:
+    found = installed_source()
+    for end in range(0, found.text.index("TVM_FFI_DLL_EXPORT_TYPED_FUNC"), 997):
+        assert judge(found._replace(text=found.text[:end])).verdict == "mismatch"

@@ -427,3 +427,15 @@ def test_worker_that_is_killed_leaves_a_dead_slot(board: str, slot: ReadSlot) ->
     while slot().alive and time.monotonic() < deadline:
         pass
     assert (slot().alive, slot().closed, slot().pid) == (False, False, worker.pid)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"plan": {"fits": True}}, "plan is what ws_guard.plan"),
+        ({"board": b"/tmp/x"}, "board is the path of a directory, got bytes"),
+    ],
+)
+def test_arguments_that_cannot_be_are_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ws_guard.InputError, match=words):
+        ws_guard.install(**arguments)

@@ -74,8 +74,10 @@ class Board(NamedTuple):
 
 def open_board(path: str, group: str | None = None, trusted_uids: tuple[int, ...] = ()) -> Board:
     """A board by its settings; `group` is a name or a number. Raises `BoardError`."""
-    if group is None or group.isdigit():
-        return Board(path, None if group is None else int(group), trusted_uids)
+    if group is None:
+        return Board(path, None, trusted_uids)
+    if group.isascii() and group.isdigit() and len(group) <= 10:
+        return Board(path, int(group), trusted_uids)
     try:
         return Board(path, grp.getgrnam(group).gr_gid, trusted_uids)
     except KeyError:

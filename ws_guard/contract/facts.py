@@ -21,6 +21,7 @@ from .cpp import (
 
 _EXPORT = re.compile(r"TVM_FFI_DLL_EXPORT_TYPED_FUNC\(\s*(\w+)\s*,\s*(\w+)\s*\)")
 _SLAB_OF_NATIVE = {native: slab for slab, native in NATIVE_SLABS.items()}
+_ALLOCATION = r"\bfloat_allocator\.aligned_alloc<\w+>"
 _MODES = {"Context": "context", "ForGen": "generation"}
 # Sizes at which formulas are compared: primes, so that no two products coincide.
 _SAMPLES = tuple(
@@ -104,12 +105,29 @@ class _Carver:
 
     def slabs(self) -> list[_SlabFacts]:
         """The allocations that this op reaches, in order."""
+        self._check_allocator()
         found = []
-        for position, arguments in calls(self._body, r"\.aligned_alloc<\w+>"):
+        allocations = list(calls(self._body, _ALLOCATION))
+        if len(allocations) != self._body.count("aligned_alloc"):
+            raise SourceError(f"{self._op}: an allocation that is written in another way")
+        for position, arguments in allocations:
             when = self._when(position)
             if when is not None:
                 found.append(self._slab(arguments, when))
         return found
+
+    def _check_allocator(self) -> None:
+        """The allocator must stand over the whole workspace, and be reached by every call."""
+        stands = list(re.finditer(r"\bAlignedAllocator\s+float_allocator\b", self._body))
+        if not stands:
+            if "aligned_alloc" in self._body:
+                raise SourceError(f"{self._op}: slabs of an unknown allocator")
+            return
+        _, over = next(calls(self._body[stands[0].start() :], "float_allocator"))
+        if len(stands) > 1 or over != ["workspace_buffer", "workspace_size"]:
+            raise SourceError(f"{self._op}: the allocator stands over ({', '.join(over)})")
+        if re.search(r"\breturn\b", self._body[: stands[0].start()]):
+            raise SourceError(f"{self._op}: a return before the allocator")
 
     def checks_external_counter(self) -> bool:
         """Whether the launcher demands a counter buffer of its own, of the size that we know."""

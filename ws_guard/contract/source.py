@@ -49,6 +49,6 @@ def installed_source() -> LauncherSource:
     path = package_root() / LAUNCHER
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise NotInstalledError(f"flashinfer ships no readable {LAUNCHER.name} ({error})") from None
     return LauncherSource(installed_release(), path, text)

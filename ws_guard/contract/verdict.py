@@ -62,6 +62,10 @@ def judge(source: LauncherSource) -> Contract:
             raise SourceError(missing)
     except SourceError as error:
         return Contract("mismatch", str(error), source.release, None, {}, where)
+    except (IndexError, ValueError, KeyError, RecursionError) as error:
+        # The reader tripped over source that is no C++ that it knows.
+        reason = f"the source cannot be read ({type(error).__name__}: {error})"
+        return Contract("mismatch", reason, source.release, None, {}, where)
     layout = next((known for known in LAYOUTS.values() if not _differences(facts, known)), None)
     if layout is None:
         reason = "; ".join(_differences(facts, _nearest(facts, source.release)))

@@ -21,6 +21,8 @@ from .patches import Patches
 from .recorder import Recorder, say
 from .tuning import Tuning
 
+_LABEL_LENGTH = 128
+
 _lock = threading.Lock()
 _installed: Probe | None = None
 
@@ -36,8 +38,8 @@ def install(
 
     Works before flashinfer is imported and after; a second call returns the probe of the first.
     `plan` is what `ws_guard.plan` gave, `board` a directory, `engine` and `rank` the labels of this
-    worker (default "0", and LOCAL_RANK or "0"). Raises `InputError` for an `on_overflow` that this
-    release cannot do; nothing else here raises, and nothing imports torch or flashinfer.
+    worker (default "0", and LOCAL_RANK or "0"; at most 128 characters). Raises `InputError` for
+    arguments that cannot be; nothing else here raises, and nothing imports torch or flashinfer.
     """
     global _installed
     settings, problems = read_settings()
@@ -47,11 +49,15 @@ def install(
         if on_overflow is not None:
             raise InputError(refusal)
         problems.append(refusal)
+    if plan is not None and not isinstance(plan, Plan):
+        raise InputError(f"plan is what ws_guard.plan() gave, got {type(plan).__name__}")
+    if board is not None and not isinstance(board, str):
+        raise InputError(f"board is the path of a directory, got {type(board).__name__}")
     with _lock:
         if _installed is None:
             identity = (
-                "0" if engine is None else str(engine),
-                os.environ.get("LOCAL_RANK", "0") if rank is None else str(rank),
+                _label("0" if engine is None else engine),
+                _label(os.environ.get("LOCAL_RANK", "0") if rank is None else rank),
             )
             _installed = Probe(settings, problems, plan, board, identity)
         elif any(given is not None for given in (plan, board, engine, rank)):
@@ -62,6 +68,11 @@ def install(
 def is_installed() -> bool:
     """Whether this process has a probe already, whoever installed it."""
     return _installed is not None
+
+
+def _label(value: object) -> str:
+    """A label of a worker; readers take no longer one."""
+    return str(value)[:_LABEL_LENGTH]
 
 
 class Probe:

@@ -57,7 +57,7 @@ class _Trouble(NamedTuple):
 
     row: Row
     call: Call
-    refused: bool
+    refused: sizing.Refusal | None
     scratch_available: int
 
 
@@ -109,7 +109,7 @@ class Ledger:
         if native.batch > 0 and (
             not answer.ok or sizing.overruns(call, layout, native.workspace_bytes, address)
         ):
-            trouble = _Trouble(row, call, not answer.ok, answer.scratch_available or 0)
+            trouble = _Trouble(row, call, answer.refused, answer.scratch_available or 0)
         if len(self.rows) + len(self._troubled) < _MAX_ROWS:
             if trouble is None:
                 self.rows[key] = row
@@ -160,11 +160,19 @@ class Ledger:
 
     def _outcome(self, native: NativeCall, trouble: _Trouble) -> Outcome:
         """An overrun is certain only where the scratch is known for this call's KV length."""
-        if trouble.refused:
-            return Outcome.OVERFLOW
+        if trouble.refused is not None:
+            return Outcome.OVERFLOW if self._refused_again(native, trouble) else Outcome.EAGER
         dims = native.dims
         if native.max_kv_len is not None:
             dims = dims._replace(top_k=min(dims.top_k, native.max_kv_len))
         written = sizing.scratch(trouble.call._replace(dims=dims), self.recorder.layout)
         certain = written.exact and written.bytes > trouble.scratch_available
         return Outcome.OVERRUN if certain else Outcome.EAGER
+
+    def _refused_again(self, native: NativeCall, trouble: _Trouble) -> bool:
+        """The external counter is not in the key: each call brings one of its own."""
+        if trouble.refused is None or trouble.refused.slab != sizing.EXTERNAL_COUNTER:
+            return True
+        call = trouble.call._replace(counter_buffer_bytes=native.counter_buffer_bytes)
+        layout, address = self.recorder.layout, native.workspace_address
+        return not sizing.carve(call, layout, native.workspace_bytes, address).ok

@@ -14,5 +14,7 @@ def whole(name: str, value: object, *, least: int, most: int = _INT64_MAX) -> in
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name} must be a whole number, got {value!r}")
     if not least <= value <= most:
-        raise InputError(f"{name} must be between {least:,} and {most:,}, got {value:,}")
+        # Python refuses to write down a number of thousands of digits.
+        got = f"{value:,}" if abs(value) < 1 << 128 else "a number far beyond"
+        raise InputError(f"{name} must be between {least:,} and {most:,}, got {got}")
     return value
