@@ -51,6 +51,9 @@ def run(arguments: list[str]) -> int:
         return _refuse(str(error))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    except SystemExit:
+        # The parser's own way out, taken only when standard output is a broken pipe: with 1.
+        return 128 + signal.SIGPIPE
     except Exception as error:  # noqa: BLE001 - the last resort: every way out has a code
         if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.ENOSPC):
             return _unwritten(error)
