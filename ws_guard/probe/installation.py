@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +13,7 @@ from ws_guard import contract as contracts
 from ws_guard.board import Board, BoardError, open_board
 from ws_guard.contract import Contract, NotInstalledError
 from ws_guard.settings import Settings, read_settings
-from ws_guard.sizing import LAYOUTS, OPS, InputError, Plan
+from ws_guard.sizing import LAYOUTS, OPS, InputError, Layout, Plan
 
 from .ledger import Ledger
 from .loading import DOOR, Door, PostImport, loaded_modules
@@ -40,13 +41,7 @@ def install(
     release cannot do; nothing else here raises, and nothing imports torch or flashinfer.
     """
     global _installed
-    settings, problems = read_settings()
-    action = on_overflow or settings.on_overflow
-    if action != "observe":
-        refusal = f"on_overflow {action!r} is not supported yet: use observe"
-        if on_overflow is not None:
-            raise InputError(refusal)
-        problems.append(refusal)
+    settings, problems = _settings(on_overflow)
     with _lock:
         if _installed is None:
             identity = (
@@ -59,6 +54,31 @@ def install(
         return _installed
 
 
+def stand_by() -> Probe:
+    """`install()`, but on the board only once `Probe.attach` is called, or a native op.
+
+    For the plugins of engines: they run in API servers and schedulers too, which are no workers.
+    """
+    global _installed
+    settings, problems = _settings(None)
+    with _lock:
+        if _installed is None:
+            identity = "0", os.environ.get("LOCAL_RANK", "0")
+            _installed = Probe(settings, problems, None, None, identity, later=True)
+        return _installed
+
+
+def _settings(on_overflow: str | None) -> tuple[Settings, list[str]]:
+    settings, problems = read_settings()
+    action = on_overflow or settings.on_overflow
+    if action != "observe":
+        refusal = f"on_overflow {action!r} is not supported yet: use observe"
+        if on_overflow is not None:
+            raise InputError(refusal)
+        problems.append(refusal)
+    return settings, problems
+
+
 class Probe:
     """The probe of this process; `uninstall()` restores everything."""
 
@@ -69,7 +89,11 @@ class Probe:
         plan: Plan | None,
         board: str | None,
         identity: tuple[str, str],
+        *,
+        later: bool = False,
     ) -> None:
+        self.settings = settings
+        self._later = later
         self._patches = Patches()
         self._tuning = Tuning()
         self._ledgers: dict[str, Ledger] = {}
@@ -79,6 +103,7 @@ class Probe:
         self._problems = problems
         for problem in problems:
             say(f"{problem}; the default is used")
+        self._contract: Contract | None = None
         if not settings.enabled:
             return
         self._contract, verdict, reason = _judge_installation()
@@ -124,7 +149,8 @@ class Probe:
             document["problems"] = [*self._problems, str(error)]
             say(str(error))
         # A mismatch records nothing: any layout will do for a recorder that is never asked.
-        return Recorder(found, layout or LAYOUTS["C"], list(OPS.values()), document)
+        rules = layout or LAYOUTS["C"]
+        return Recorder(found, rules, list(OPS.values()), document, later=self._later)
 
     def _enter(self) -> None:
         core = sys.modules.get(DOOR)
@@ -189,6 +215,32 @@ class Probe:
         self._problems.append(problem)
         if self._recorder is not None:
             self._recorder.describe(problems=list(self._problems))
+
+    # -- what a plugin learns of its engine ---------------------------------------------------
+
+    @property
+    def layout(self) -> Layout | None:
+        """How the installed launcher carves; None where it is absent or not understood."""
+        return self._contract.layout if self._contract is not None else None
+
+    def attach(self, **told: object) -> None:
+        """Take this process for a worker: its slot opens, with `told` in its document."""
+        if self._recorder is not None:
+            self._recorder.attach(**told)
+
+    def describe(self, **told: object) -> None:
+        """Change entries of the worker's document; `info` is merged key by key."""
+        if self._recorder is not None:
+            self._recorder.describe(**told)
+
+    def report(self, problem: str) -> None:
+        """Log a line, once, and say it in /health."""
+        self._report(problem)
+
+    def name_sites(self, site_of: Callable[[int, str], str]) -> None:
+        """From now on workspaces are named by `site_of(address, op)`; "" leaves them numbered."""
+        if self._recorder is not None:
+            self._recorder.site_of = site_of
 
     # -- taking away --------------------------------------------------------------------------
 
