@@ -13,6 +13,7 @@ REFERENCE = (
     "plan --engine none --flashinfer 0.6.14 --sm-count 148 --heads 64 --tp 8 --dcp 8 "
     "--max-num-batched-tokens 16384 --workspace-bytes 394MiB"
 )
+WITH_ENGINE = "plan --engine-version 0.26.0 --heads 64 -- vllm serve some/model -tp 8 -dcp 8"
 
 
 def ws_guard(arguments: str) -> subprocess.CompletedProcess[str]:
@@ -98,10 +99,11 @@ def test_verify() -> None:
         (f"{REFERENCE} --gpu b200", "--gpu and --sm-count exclude each other"),
         ("plan --heads 1 --max-num-batched-tokens 1 --gpu tpu", "gpu must be one of b200"),
         (f"{REFERENCE} --flashinfer 0.1.6", "0.1.6 is older than 0.3.0"),
-        (f"{REFERENCE} --model glm", "--model glm is not supported yet"),
-        (f"{REFERENCE} --engine vllm", "--engine vllm is not supported yet"),
-        (f"{REFERENCE} --engine-version 0.33.0", "--engine-version 0.33.0 is not supported yet"),
-        ("plan -- vllm serve glm", "a launch command cannot be read yet"),
+        (f"{REFERENCE} --model glm", "--model needs an engine: pass --engine vllm or sglang"),
+        (f"{REFERENCE} --engine-version 0.33.0", "--engine-version needs an engine"),
+        (f"{REFERENCE} --attention mla", "--attention needs an engine"),
+        ("plan --engine triton --heads 64", "--engine must be none, vllm or sglang"),
+        ("plan --engine none -- vllm serve glm", "leave --engine out"),
         (f"{REFERENCE} --plot x.png", "--plot draws a sweep: pass --sweep"),
         (f"{REFERENCE} --sweep colour=1", "--sweep takes tokens, dcp, tp, heads, q-len"),
         (f"{REFERENCE} --sweep tokens=1,many", "--sweep tokens needs whole numbers"),
@@ -120,8 +122,9 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: str, words: str) -> No
 def test_plan_and_verify_import_neither_torch_nor_the_exporter() -> None:
     script = (
         "import sys; from ws_guard.cli import run; "
-        f"run({REFERENCE.split()!r}); run(['verify']); "
-        "heavy = {'torch', 'flashinfer', 'fastapi', 'prometheus_client', 'matplotlib'}; "
+        f"run({REFERENCE.split()!r}); run(['verify']); run({WITH_ENGINE.split()!r}); "
+        "heavy = {'torch', 'flashinfer', 'fastapi', 'prometheus_client', 'matplotlib', 'yaml', "
+        "'vllm', 'sglang'}; "
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run(

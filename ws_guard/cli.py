@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import traceback
 from typing import Annotated, Any, NoReturn
 
-from .settings import SettingError, Settings, parse_size, require_settings
-from .sizing import DEFAULT_SM_COUNT, InputError, sm_count_of_gpu
+from . import plan_command
+from .plan_command import print_json as _print_json
+from .settings import SettingError, Settings, require_settings
+from .sizing import InputError
 
 try:
     import typer
@@ -57,48 +58,49 @@ def _refuse(message: str) -> int:
     return BAD_INPUT
 
 
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))
-
-
 @app.command()
 def plan(
     heads: Annotated[int | None, typer.Option(help="Query heads of the model.")] = None,
-    model: Annotated[str | None, typer.Option(help="Not yet: comes with the engines.")] = None,
-    tp: Annotated[int, typer.Option(help="Tensor parallel size.")] = 1,
-    dcp: Annotated[int, typer.Option(help="Decode context parallel size.")] = 1,
-    pcp: Annotated[int, typer.Option(help="Prefill context parallel size.")] = 1,
-    dp: Annotated[int, typer.Option(help="Data parallel size.")] = 1,
+    model: Annotated[
+        str | None, typer.Option(help="Directory, config.json, or an id in the hub cache.")
+    ] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor parallel size (1).")] = None,
+    dcp: Annotated[int | None, typer.Option(help="Decode context parallel size (1).")] = None,
+    pcp: Annotated[int | None, typer.Option(help="Prefill context parallel size (1).")] = None,
+    dp: Annotated[int | None, typer.Option(help="Data parallel size (1).")] = None,
     max_num_batched_tokens: Annotated[
         int | None, typer.Option(help="Tokens of the largest step: rows under sparse MLA.")
     ] = None,
     max_num_seqs: Annotated[
         int | None, typer.Option(help="Requests of the largest step, where rows are requests.")
     ] = None,
-    max_q_len: Annotated[int, typer.Option(help="Query tokens per row.")] = 1,
+    max_q_len: Annotated[int | None, typer.Option(help="Query tokens per row (1).")] = None,
     workspace_bytes: Annotated[
-        str, typer.Option(help="Workspace size: bytes, or e.g. 394MiB.")
-    ] = "394MiB",
+        str | None,
+        typer.Option(help="Bytes or e.g. 394MiB (the default); with an engine its variable's."),
+    ] = None,
     flashinfer: Annotated[
-        str | None, typer.Option(help="FlashInfer release (default: the installed one).")
+        str | None, typer.Option(help="FlashInfer release (default: the engine's, the installed).")
     ] = None,
     gpu: Annotated[str | None, typer.Option(help="b200, gb200, b300 or gb300.")] = None,
     sm_count: Annotated[int | None, typer.Option(help="SMs of the GPU.")] = None,
-    engine: Annotated[str, typer.Option(help="none; vllm and sglang come later.")] = "none",
-    engine_version: Annotated[str | None, typer.Option(help="Not yet.")] = None,
+    engine: Annotated[str | None, typer.Option(help="none (the default), vllm or sglang.")] = None,
+    engine_version: Annotated[
+        str | None, typer.Option(help="Engine release (default: the installed one).")
+    ] = None,
+    attention: Annotated[
+        str | None, typer.Option(help="sparse_mla, mla, gqa or dsv4, where --heads stand alone.")
+    ] = None,
     sweep: Annotated[
         str | None, typer.Option(help="tokens, dcp, tp, heads or q-len=V1,V2,...")
     ] = None,
     plot: Annotated[str | None, typer.Option(help="Image file for a sweep.")] = None,
     as_json: JsonFlag = False,
     command: Annotated[
-        list[str] | None, typer.Argument(help="Not yet: a launch command behind --.")
+        list[str] | None, typer.Argument(help="A launch command: -- vllm serve ...")
     ] = None,
 ) -> int:
     """Size a deployment before its launch: can it overflow, and what to set?"""
-    _refuse_engines(model=model, engine=engine, engine_version=engine_version, command=command)
-    if heads is None and not (sweep or "").startswith("heads="):
-        raise InputError("--heads is missing: pass the model's query heads")
     arguments: dict[str, Any] = {
         "heads": heads,
         "tp": tp,
@@ -108,72 +110,14 @@ def plan(
         "max_num_batched_tokens": max_num_batched_tokens,
         "max_num_seqs": max_num_seqs,
         "max_q_len": max_q_len,
-        "workspace_bytes": _size("--workspace-bytes", workspace_bytes),
-        "sm_count": _sm_count(gpu, sm_count),
+        "workspace_bytes": workspace_bytes,
         "flashinfer": flashinfer,
+        "gpu": gpu,
+        "sm_count": sm_count,
     }
-    if sweep is not None:
-        return _sweep(sweep, arguments, plot, as_json)
-    if plot is not None:
-        raise InputError("--plot draws a sweep: pass --sweep as well")
-    return _plan(arguments, as_json)
-
-
-def _plan(arguments: dict[str, Any], as_json: bool) -> int:
-    from . import console, planning
-
-    result = planning.plan(**arguments)
-    if as_json:
-        _print_json(result._asdict())
-    else:
-        print(console.plan_text(result))
-    return YES if result.fits else NO
-
-
-def _sweep(text: str, arguments: dict[str, Any], plot: str | None, as_json: bool) -> int:
-    from . import console
-    from . import sweep as sweeping
-
-    result = sweeping.sweep(text, arguments)
-    if plot is not None:
-        sweeping.plot(result, plot)
-    if as_json:
-        rows = zip(result.values, result.plans, strict=True)
-        plans = [{"value": value, **each._asdict()} for value, each in rows]
-        _print_json({"parameter": result.parameter, "plans": plans})
-    else:
-        print(console.sweep_text(result.parameter, result.values, result.plans))
-    return YES if all(each.fits for each in result.plans) else NO
-
-
-def _refuse_engines(
-    *, model: str | None, engine: str, engine_version: str | None, command: list[str] | None
-) -> None:
-    """Engines come with a later release: what needs them says so and does nothing."""
-    if command:
-        raise InputError("a launch command cannot be read yet: pass --heads, --tp, --dcp and so on")
-    for flag, value, instead in (
-        ("--model", model, "pass --heads"),
-        ("--engine-version", engine_version, "pass --flashinfer"),
-        ("--engine", engine if engine != "none" else None, "pass --engine none"),
-    ):
-        if value is not None:
-            raise InputError(f"{flag} {value} is not supported yet: {instead}")
-
-
-def _size(flag: str, text: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise InputError(f"{flag}: {error}") from None
-
-
-def _sm_count(gpu: str | None, sm_count: int | None) -> int:
-    if gpu is not None and sm_count is not None:
-        raise InputError("--gpu and --sm-count exclude each other: pass one")
-    if gpu is not None:
-        return sm_count_of_gpu(gpu)
-    return DEFAULT_SM_COUNT if sm_count is None else sm_count
+    told = {"engine": engine, "engine_version": engine_version, "model": model}
+    asked = plan_command.Asked(arguments, {**told, "attention": attention}, command or [])
+    return plan_command.run(asked, sweep=sweep, plot=plot, as_json=as_json)
 
 
 @app.command()

@@ -18,7 +18,7 @@ from .layouts import (
     Slab,
 )
 from .limits import overflow_threshold_batch, overrun_batches, overruns, worst_need_bytes
-from .plan import Deployment, Plan, plan
+from .plan import Deployment, Plan, judge, plan
 from .releases import (
     DEFAULT_SM_COUNT,
     NEWEST_SEEN,
@@ -56,6 +56,7 @@ __all__ = [
     "Slab",
     "carve",
     "is_newer_than_seen",
+    "judge",
     "layouts_of_release",
     "may_use_scratch",
     "need",

@@ -111,15 +111,22 @@ class Plan(NamedTuple):
 
 
 def plan(deployment: Deployment, layout: Layout) -> Plan:
-    """Judge a deployment on one layout.
+    """Judge a deployment on one layout, by the call of its worst step."""
+    deployment.checked()
+    judged = judge(deployment.worst_call, layout, deployment.workspace_bytes)
+    return judged._replace(notes=_notes(deployment, judged.reasons))
+
+
+def judge(
+    call: Call, layout: Layout, workspace_bytes: int, base_bytes: int = DEFAULT_WORKSPACE_BYTES
+) -> Plan:
+    """Judge a workspace by the worst call that it must hold.
 
     The recommendation keeps the engine's base and adds the slab of the worst step, the rule of
     vLLM 0.30.0 (`compute_trtllm_sparse_mla_workspace_bytes`); an explicit workspace is judged as
     it is.
     """
-    deployment.checked()
-    call = deployment.worst_call
-    size = deployment.workspace_bytes
+    size = workspace_bytes
     threshold = overflow_threshold_batch(call, layout, size)
     overrun = overrun_batches(call, layout, size)
     reasons = [
@@ -133,7 +140,7 @@ def plan(deployment: Deployment, layout: Layout) -> Plan:
     ]
     worst = worst_need_bytes(call, layout)
     slabs = need(call, layout).slabs
-    recommended = max(DEFAULT_WORKSPACE_BYTES + slabs["softmax_stats"], worst)
+    recommended = max(base_bytes + slabs["softmax_stats"], worst)
     return Plan(
         fits=not reasons,
         reasons=reasons,
@@ -154,7 +161,7 @@ def plan(deployment: Deployment, layout: Layout) -> Plan:
         extra_bytes_per_gpu=0 if size >= worst else max(0, recommended - size),
         env={},
         sites=[],
-        notes=_notes(deployment, reasons),
+        notes=[],
     )
 
 

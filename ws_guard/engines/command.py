@@ -1,0 +1,86 @@
+"""Takes a launch command apart: environment, engine, and the words behind it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from ws_guard.sizing import InputError
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+#: Programs with their subcommand, and modules behind `python -m`: what starts which engine.
+_PROGRAMS = {("vllm", "serve"): "vllm", ("sglang", "serve"): "sglang"}
+_MODULES = {
+    "vllm.entrypoints.openai.api_server": "vllm",
+    "sglang.launch_server": "sglang",
+}
+#: Modules that take a subcommand like their program.
+_MODULE_PROGRAMS = {
+    "vllm.entrypoints.cli.main": "vllm",
+    "vllm": "vllm",
+    "sglang.cli.main": "sglang",
+    "sglang": "sglang",
+}
+
+
+class Command(NamedTuple):
+    """A launch command: `environ` it sets itself, the engine, the words behind the engine.
+
+    `positional_model` where the first word may be the model.
+    """
+
+    engine: str
+    environ: dict[str, str]
+    words: list[str]
+    positional_model: bool
+
+
+def parse_command(words: Sequence[str]) -> Command:
+    """Find the engine in a command; what stands before it may set variables or wrap it.
+
+    `VAR=1 env X=2 nice vllm serve ...` and a command given as one quoted word are understood.
+    Raises `InputError` where no engine is started.
+    """
+    words = _unquoted(words)
+    environ: dict[str, str] = {}
+    for index, word in enumerate(words):
+        start = _engine_at(words, index)
+        if start is not None:
+            engine, behind, positional = start
+            return Command(engine, environ, list(words[behind:]), positional)
+        assignment = _ASSIGNMENT.fullmatch(word)
+        if assignment:
+            environ[assignment[1]] = assignment[2]
+    raise InputError(
+        "no engine in the launch command: it needs 'vllm serve', 'sglang serve', or python -m "
+        f"with {' or '.join(_MODULES)}"
+    )
+
+
+def _unquoted(words: Sequence[str]) -> Sequence[str]:
+    if len(words) != 1 or " " not in words[0]:
+        return words
+    try:
+        return shlex.split(words[0])
+    except ValueError as error:
+        raise InputError(f"the launch command cannot be read: {error}") from None
+
+
+def _engine_at(words: Sequence[str], index: int) -> tuple[str, int, bool] | None:
+    """(engine, index of the words behind it, whether a model may follow) if it starts here."""
+    following = words[index + 1] if index + 1 < len(words) else ""
+    program = PurePosixPath(words[index]).name
+    if (program, following) in _PROGRAMS:
+        return _PROGRAMS[program, following], index + 2, True
+    if words[index] != "-m":
+        return None
+    if following in _MODULES:
+        return _MODULES[following], index + 2, False
+    third = words[index + 2] if index + 2 < len(words) else ""
+    program = _MODULE_PROGRAMS.get(following, "")
+    if (program, third) in _PROGRAMS:
+        return program, index + 3, True
+    return None
