@@ -186,7 +186,7 @@ def refuse(path: str, buffer: torch.Tensor) -> Refused:
 def _frames(error: Exception) -> list[str]:
     """Where the frames of an error's traceback stand, except those of the probe."""
     frames = traceback.extract_tb(error.__traceback__)
-    return [f"{f.filename}:{f.name}" for f in frames if "ws_guard" not in f.filename]
+    return [f"{f.filename}:{f.name}" for f in frames if not f.filename.endswith("native_op.py")]
 
 
 def error_of(call: Callable[[], Any]) -> Exception:

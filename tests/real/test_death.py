@@ -1,0 +1,112 @@
+"""A worker killed at its first refused call, as the exporter tells it afterwards."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WORKER = """
+import os, signal, sys
+sys.path.insert(0, {helpers!r})
+import ws_guard
+from ws_guard import launcher
+ws_guard.install(board={board!r}, engine="0", rank=3)
+from pathlib import Path
+from flashinfer_calls import PUBLIC_CALLS, Shape, workspace
+with launcher.on_cpu(Path({library!r})):
+    buffer = workspace(394 << 20)
+    for rows in (512, 3080, 3081):
+        try:
+            PUBLIC_CALLS["sparse_mla"].build(Shape(rows, 64, 1, True), buffer)()
+        except RuntimeError:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class Exporter:
+    def __init__(self, board: Path) -> None:
+        command = [sys.executable, "-m", "ws_guard", "serve"]
+        command += ["--board", str(board), "--listen", "127.0.0.1:0"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.url = self.process.stderr.readline().split(" on ")[1].split(",")[0]
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.url + path) as answer:  # noqa: S310 - loopback
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample of engine 0, rank 3 by its name."""
+        families = text_string_to_metric_families(self.get("/metrics")[1])
+        samples = [sample for family in families for sample in family.samples]
+        return {s.name: s.value for s in samples if s.labels.get("rank") == "3"}
+
+    def stop(self) -> list[dict[str, object]]:
+        """End it; the JSON lines that it wrote to stderr."""
+        self.process.terminate()
+        _, errors = self.process.communicate()
+        assert self.process.returncode == 0
+        return [json.loads(line) for line in errors.splitlines() if line.startswith("{")]
+
+
+@pytest.fixture
+def exporter(tmp_path: Path) -> Iterator[Exporter]:
+    started = Exporter(tmp_path / "board")
+    yield started
+    if started.process.poll() is None:
+        started.stop()
+
+
+def test_a_worker_killed_at_its_first_refused_call(
+    tmp_path: Path, native_library: Path, exporter: Exporter
+) -> None:
+    script = WORKER.format(
+        helpers=str(Path(__file__).parent),
+        board=str(tmp_path / "board"),
+        library=str(native_library),
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False)
+    assert done.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 30
+    while exporter.metrics().get("ws_guard_worker_up") != 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+    metrics = exporter.metrics()
+    assert metrics["ws_guard_overflows_total"] == 1
+    assert metrics["ws_guard_native_calls_total"] == 3
+    assert not [name for name in metrics if name.endswith(("_bytes", "_batch"))]
+
+    code, text = exporter.get("/readyz?verbose")
+    assert code == 503
+    assert "[-]workers_alive failed: engine 0 rank 3" in text
+    assert "[-]no_overflow failed: engine 0 rank 3" in text
+    assert exporter.get("/livez")[0] == 200
+
+    calls = json.loads(exporter.get("/api/v1/calls?engine=0&rank=3")[1])["calls"]
+    assert [(call["batch"], call["outcome"]) for call in calls] == [
+        (3081, "overflow"),
+        (3080, "eager"),
+        (512, "eager"),
+    ]
+    events = {event["event"]: event for event in exporter.stop()}
+    assert set(events) == {"overflow", "death"}
+    # FlashInfer's own numbers for 3,081 rows in 394 MiB (facts/flashinfer.md).
+    assert events["overflow"]["slab_bytes"] == 404_881_408
+    assert events["overflow"]["available_bytes"] == 404_750_336
