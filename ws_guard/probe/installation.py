@@ -104,9 +104,12 @@ class Probe:
         for problem in problems:
             say(f"{problem}; the default is used")
         self._contract: Contract | None = None
+        #: What is held of the installed FlashInfer; "" where the probe is switched off.
+        self.verdict = ""
         if not settings.enabled:
             return
         self._contract, verdict, reason = _judge_installation()
+        self.verdict = verdict
         if verdict == "mismatch":
             say(f"the probe stays off: {reason}")
         self._recorder = self._open_recorder(settings, plan, board, identity, verdict, reason)
