@@ -10,6 +10,7 @@ from typing import Any
 from ws_guard.probe import Probe
 
 from . import vllm_facts as facts
+from .gpu import Gpu, gpu_of
 from .hooks import Hooks
 from .judge import Judged
 from .live import holder_bytes, judge_live, planned_document, site_at
@@ -17,8 +18,6 @@ from .vllm_sites import SITES
 from .vllm_sizing import HOLDER, Memory, Step, foreseen_bytes, size_workspace, sizes_itself
 
 SPARSE_MODULE = "vllm.v1.attention.backends.mla.flashinfer_mla_sparse"
-#: Major compute capability of the GPUs for which trtllm-gen has kernels; others carve nothing.
-BLACKWELL = 10
 
 
 class VllmWorker:
@@ -33,8 +32,7 @@ class VllmWorker:
         self._config = config
         self._worker = worker
         self._layers_loaded = False
-        self._sm_count: int | None = None
-        self._capability: int | None = None
+        self._gpu = Gpu("", None, None)
         #: Bytes of the KV cache that vLLM is about to allocate; None before it has decided.
         self._kv_bytes: int | None = None
         #: Whether the sparse workspace has the size that it keeps.
@@ -58,15 +56,8 @@ class VllmWorker:
         hooks.around(worker, "compile_or_warm_up_model", after=self._warmed_up)
 
     def _device_ready(self, *_: object, **__: object) -> None:
-        device = self._worker.device
-        name = str(device)
-        if device.type == "cuda":
-            import torch
-
-            properties = torch.cuda.get_device_properties(device)
-            name, self._sm_count = properties.name, properties.multi_processor_count
-            self._capability = properties.major
-        self._probe.describe(info={"device": name})
+        self._gpu = gpu_of(self._worker.device)
+        self._probe.describe(info={"device": self._gpu.name})
         self.publish()
 
     def _model_loaded(self, *_: object, **__: object) -> None:
@@ -92,7 +83,7 @@ class VllmWorker:
         complaint = ""
         if sizes_itself(module):
             complaint = self._judge_own_sizing(module, step)
-        elif mode == "auto" and not self._other_gpu(device):
+        elif mode == "auto" and gpu_of(device).has_kernels:
             sleeps = bool(getattr(self._config.model_config, "enable_sleep_mode", False))
             complaint = size_workspace(module, device, step, self._memory(device), sleeps=sleeps)
         if complaint:
@@ -110,13 +101,6 @@ class VllmWorker:
     def _step(self, dcp: int) -> Step:
         tokens = self._config.scheduler_config.max_num_batched_tokens
         return Step(facts.heads_per_rank(self._config), dcp, tokens)
-
-    def _other_gpu(self, device: Any) -> bool:  # noqa: ANN401 - a torch.device
-        if device.type != "cuda":
-            return False
-        import torch
-
-        return bool(torch.cuda.get_device_capability(device)[0] != BLACKWELL)
 
     def _memory(self, device: Any) -> Memory | None:  # noqa: ANN401 - a torch.device
         if device.type != "cuda":
@@ -147,11 +131,11 @@ class VllmWorker:
         if layout is None:
             # Without FlashInfer nothing is carved; what is not understood may carve anything.
             return [] if self._probe.verdict == "not_installed" else None
-        if self._capability not in (None, BLACKWELL):
+        if not self._gpu.has_kernels:
             self._judged = []
             return []
         launch = facts.launch_of(
-            self._config, layers_loaded=self._layers_loaded, sm_count=self._sm_count
+            self._config, layers_loaded=self._layers_loaded, sm_count=self._gpu.sm_count
         )
         self._judged = judge_live(launch, layout, self._sizes())
         return planned_document(launch, layout, self._judged)
