@@ -40,24 +40,25 @@ def _resized(judged: Judged, launch: Launch, layout: Layout, sizes: Mapping[str,
 def planned_document(launch: Launch, layout: Layout, judged: list[Judged]) -> list[dict[str, Any]]:
     """What a worker's document says under `planned`: the keys of a plan, site by site."""
     engine, names = engine_named(launch.engine), site_names(each.site for each in judged)
-    advice = remedy(engine, launch, judged, (layout,)).env if judged else {}
+    env = remedy(engine, launch, judged, (layout,)).env if judged else {}
     return [
         {
             "workspace": names[each.site.holder, each.site.entry],
             **each.plan._asdict(),
-            "env": _env(engine, launch, each, advice),
-            "notes": [],
+            **_advice(engine, launch, each, env),
         }
         for each in judged
     ]
 
 
-def _env(engine: Engine, launch: Launch, each: Judged, advice: dict[str, str]) -> dict[str, str]:
-    """What makes a site fit; nothing for one that fits, or whose size no variable changes."""
-    if each.plan.fits or each.site.size == "fixed":
-        return {}
+def _advice(engine: Engine, launch: Launch, each: Judged, env: dict[str, str]) -> dict[str, Any]:
+    """What makes a site fit. Where no variable changes its size, only smaller steps do."""
+    if each.site.size == "fixed":
+        return {"env": {}, "recommended_workspace_bytes": None}
+    if each.plan.fits:
+        return {"env": {}}
     times = launch.dcp if each.site.size == "env_x_dcp" else 1
-    return advice or {engine.env: str(-(-each.plan.recommended_workspace_bytes // times))}
+    return {"env": env or {engine.env: str(-(-each.plan.recommended_workspace_bytes // times))}}
 
 
 def site_names(sites: Iterable[Site]) -> dict[tuple[str, str], str]:

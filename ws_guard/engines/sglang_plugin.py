@@ -67,10 +67,12 @@ class SglangPlugin:
     def _register(self, _: ModuleType, *, apply: bool) -> None:
         registered = sys.modules[REGISTRY_MODULE]
         registry, kinds = registered.HookRegistry, registered.HookType
-        registry.register(f"{RUNNER}.__init__", self._step(self._runner_starts), kinds.BEFORE)
-        registry.register(
-            f"{RUNNER}.init_attention_backends", self._step(self._backends_made), kinds.AFTER
-        )
+        source = registered.HookSource(plugin_name="ws_guard", dist_name="ws-guard")
+        for function, step, kind in (
+            ("__init__", self._runner_starts, kinds.BEFORE),
+            ("init_attention_backends", self._backends_made, kinds.AFTER),
+        ):
+            registry.register(f"{RUNNER}.{function}", self._step(step), kind, source=source)
         if apply:
             registry.apply_hooks()
 

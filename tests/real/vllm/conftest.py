@@ -71,6 +71,7 @@ def run(environment: Path, package: Path, tmp_path: Path) -> Callable[..., Ran]:
                 **inherited,
                 "PYTHONPATH": os.pathsep.join(paths),
                 "WS_GUARD_BOARD": str(tmp_path / "board"),
+                "HF_HUB_OFFLINE": "1",
                 **environ,
             },
             capture_output=True,

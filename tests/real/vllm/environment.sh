@@ -22,7 +22,7 @@ echo "installing vLLM without a GPU into $where, some minutes ..."
 pip="$where/bin/python -m pip --quiet --disable-pip-version-check"
 $pip install --no-deps -r "$here/requirements.txt"
 
-# unpack NAME RELEASE: the Python sources of a wheel, into their own directory.
+# unpack NAME RELEASE: a wheel without its binaries, into a directory of its own.
 unpack() {
   rm -rf "$where/wheels"
   $pip download --no-deps --dest "$where/wheels" "$1==$2"
@@ -32,7 +32,7 @@ import pathlib, sys, zipfile
 wheels, target = map(pathlib.Path, sys.argv[1:])
 for wheel in wheels.glob("*.whl"):
     with zipfile.ZipFile(wheel) as archive:
-        kept = [n for n in archive.namelist() if n.endswith(".py") or ".dist-info/" in n]
+        kept = [name for name in archive.namelist() if not name.endswith(".so")]
         archive.extractall(target, kept)
 PROGRAM
   rm -rf "$where/wheels"

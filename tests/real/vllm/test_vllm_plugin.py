@@ -1,4 +1,4 @@
-"""The plugin inside real vLLM: 0.33.0, which sizes its sparse workspace, and 0.26.0, which does not.
+"""The plugin inside real vLLM: 0.33.0 sizes its sparse workspace, 0.26.0 does not.
 
 16 heads per rank, DCP 8: 8 bytes x 128 heads x 256 slots = 262,144 bytes of stats for each token.
 """
@@ -72,14 +72,17 @@ def test_only_a_process_that_makes_a_worker_is_on_the_board(worker: Callable[...
     (document,) = told["made"]
     assert (document["engine"], document["rank"], document["expected_workers"]) == ("2", "3", 8)
     info = document["info"]
-    assert info.items() >= {
-        "engine_name": "vllm",
-        "engine_version": "0.33.0",
-        "flashinfer_version": "0.7.2.post1",
-        "model_name": "deepseek",
-        "tp": "8",
-        "dcp": "8",
-    }.items()
+    assert (
+        info.items()
+        >= {
+            "engine_name": "vllm",
+            "engine_version": "0.33.0",
+            "flashinfer_version": "0.7.2.post1",
+            "model_name": "deepseek",
+            "tp": "8",
+            "dcp": "8",
+        }.items()
+    )
     (warm,) = told["warm"]
     assert warm["info"]["device"] == "cpu"
     assert warm["problems"] == []
@@ -150,4 +153,3 @@ def test_switched_off_nothing_is_touched(worker: Callable[..., Ran]) -> None:
 def test_board_that_cannot_be_used_harms_nothing(worker: Callable[..., Ran]) -> None:
     ran = worker("0.33.0", WS_GUARD_BOARD="/proc/ws_guard")
     assert (ran.told["allocated"], ran.told["warm"]) == (COMPUTED, [])
-

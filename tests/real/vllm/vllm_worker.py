@@ -1,8 +1,8 @@
 """A vLLM worker without a GPU: `vllm_worker.py TOKENS [VLLM_DIRECTORY]`, printing JSON.
 
 The plugin comes in through vLLM's own loader, and vLLM's own worker base, metadata builder and
-workspace are used. Simple namespaces stand for the configuration and the model's layer; there is no process
-group and no pinned memory without a GPU.
+workspace are used. Simple namespaces stand for the configuration and the model's layer; there is no
+process group and no pinned memory without a GPU.
 """
 
 from __future__ import annotations
