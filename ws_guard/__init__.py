@@ -8,7 +8,7 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .planning import carve, plan
-    from .probe import Probe, install
+    from .probe.installation import Probe, install
     from .sizing import Carve, InputError, Plan, Refusal
 
 __all__ = [

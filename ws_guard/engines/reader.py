@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ws_guard.sizing import DEFAULT_SM_COUNT, InputError
+from ws_guard.sizing.errors import whole
 
 from . import sglang_command, vllm_command
 from .command import parse_command
@@ -80,9 +81,17 @@ def read_launch(
     launch = launch._replace(
         sm_count=asked.sm_count,
         workspace_bytes=_workspace(engine, asked, set_by_command),
-        draft_tokens=launch.draft_tokens if asked.max_q_len is None else asked.max_q_len - 1,
+        draft_tokens=_draft_tokens(asked, launch),
     )
+    if command and engine.env in environ and asked.workspace_bytes is None:
+        notes.append(f"{engine.env} is {launch.workspace_bytes:,}, as set here or in the command")
     return launch, [*notes, *model_notes, *_default_notes(engine, release, values, launch)]
+
+
+def _draft_tokens(asked: Asked, launch: Launch) -> int:
+    if asked.max_q_len is None:
+        return launch.draft_tokens
+    return whole("max_q_len", asked.max_q_len, least=1, most=1 << 16) - 1
 
 
 def _read_words(engine: str, words: list[str], positional_model: bool) -> Read:

@@ -1,0 +1,46 @@
+"""A launch command taken apart: environment, engine, words."""
+
+from __future__ import annotations
+
+import pytest
+
+from ws_guard.engines.command import parse_command
+from ws_guard.sizing import InputError
+
+
+@pytest.mark.parametrize(
+    ("line", "engine", "environ", "words", "positional"),
+    [
+        ("vllm serve m -tp 8", "vllm", {}, ["m", "-tp", "8"], True),
+        ("/opt/venv/bin/vllm serve m", "vllm", {}, ["m"], True),
+        ("A=1 env -i B=2=3 nice -n 5 vllm serve m", "vllm", {"A": "1", "B": "2=3"}, ["m"], True),
+        ("docker run -e A=1 image vllm serve m", "vllm", {"A": "1"}, ["m"], True),
+        ("python -m vllm.entrypoints.openai.api_server", "vllm", {}, [], False),
+        ("python3.12 -u -m vllm.entrypoints.cli.main serve m", "vllm", {}, ["m"], True),
+        ("torchrun -m sglang.launch_server --tp 8", "sglang", {}, ["--tp", "8"], False),
+        ("sglang serve m", "sglang", {}, ["m"], True),
+    ],
+)
+def test_commands(
+    line: str, engine: str, environ: dict[str, str], words: list[str], positional: bool
+) -> None:
+    assert parse_command(line.split()) == (engine, environ, words, positional)
+
+
+def test_a_command_in_one_word() -> None:
+    assert parse_command(["A='1 2' vllm serve m"]).environ == {"A": "1 2"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no engine in the launch command"),
+        (["vllm", "bench"], "it needs 'vllm serve'"),
+        (["python", "-m", "http.server"], "no engine in the launch command"),
+        (["python", "-m"], "no engine in the launch command"),
+        (["vllm serve 'm"], "cannot be read"),
+    ],
+)
+def test_no_engine(words: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_command(words)

@@ -1,0 +1,72 @@
+"""Flags as the engines' parsers read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ws_guard.engines.flags import Flag, human_number, human_number_or_auto, read_flags
+from ws_guard.engines.vllm_command import FLAGS, SWITCHES
+from ws_guard.sizing import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("16384", 16_384), ("16k", 16_000), ("16K", 16_384), ("25.6k", 25_600), ("2M", 2 << 20)],
+)
+def test_human_numbers(text: str, number: int) -> None:
+    assert human_number(text) == number
+
+
+@pytest.mark.parametrize("text", ["1.5K", "16 k", "many", "", "0x10"])
+def test_what_is_no_number(text: str) -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        human_number(text)
+
+
+def test_auto_is_left_to_the_engine() -> None:
+    assert [human_number_or_auto(text) for text in ("auto", "-1", "4k")] == [0, 0, 4_000]
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("-tp 8", {"tp": 8}),
+        ("-tp=8 --tensor_parallel_size 4", {"tp": 4}),
+        ("--tensor-parallel 8", {"tp": 8}),
+        ("-ep --no-enable-chunked-prefill", {"expert_parallel": True, "chunked_prefill": False}),
+        ("--hf-overrides.a.b 1k --hf-overrides.a.c x", {"overrides": {"a": {"b": 1000, "c": "x"}}}),
+        ("""-sc {"method":"mtp"}""", {"speculative_config": {"method": "mtp"}}),
+        ("--max-model-len -1", {"max_len": 0}),
+    ],
+)
+def test_values(line: str, values: dict[str, Any]) -> None:
+    assert read_flags(line.split(), FLAGS, SWITCHES).values == values
+
+
+def test_what_has_no_bearing_is_named_and_takes_its_values_along() -> None:
+    words = ["--port", "8000", "--lora-modules", "a", "b", "--enforce-eager", "some/model"]
+    read = read_flags([*words, "--host=::"], FLAGS, SWITCHES)
+    assert read.ignored == ["--port", "--lora-modules", "--enforce-eager", "--host"]
+    assert read.positional == ["some/model"]
+
+
+def test_a_beginning_of_several_flags_is_none_of_them() -> None:
+    flags = [Flag(("--max-num-seqs",), "a", int), Flag(("--max-num-batched-tokens",), "b", int)]
+    assert read_flags(["--max-num", "8"], flags).ignored == ["--max-num"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("-tp", "-tp of the launch command has no value"),
+        ("-tp -dcp 8", "-tp of the launch command has no value"),
+        ("-tp eight", "-tp of the launch command: 'eight' cannot be read"),
+        ("--max-num-seqs 1k", "'1k' cannot be read"),
+        ("--hf-overrides {a:1}", "cannot be read"),
+    ],
+)
+def test_bad_values_are_named(line: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_flags(line.split(), FLAGS)
