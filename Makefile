@@ -14,6 +14,8 @@ FLASHINFER_NEEDS := torch==$(TORCH) numpy packaging tqdm requests filelock
 FLASHINFER_BARE := apache-tvm-ffi nvidia-ml-py
 CUDA_HEADERS := nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl
 
+VLLM_VENV := .venv-vllm
+
 SITE_OF := import sysconfig; site = sysconfig.get_path('purelib')
 
 # make demo LAYOUT=C runs on the newest release, which carves by layout C.
@@ -21,7 +23,7 @@ LAYOUT ?= B
 DEMO_PYTHON_B := $(VENV)/bin/python
 DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
 
-.PHONY: demo test lint format bench image clean
+.PHONY: demo test test-vllm lint format bench image clean
 
 demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
 	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(ONCE),--once)
@@ -29,6 +31,10 @@ demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.inst
 test: $(VENV)/.installed-test $(OTHER_VENVS)
 	@sh tests/system_packages.sh
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+# The plugins inside real vLLM and SGLang, without a GPU: an environment of 8 GiB of its own.
+test-vllm: $(VENV)/.installed-test $(VLLM_VENV)/.checked
+	$(VENV)/bin/python -m pytest tests/real/vllm $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
@@ -48,7 +54,7 @@ image:
 	docker build -t ws-guard .
 
 clean:
-	rm -rf .venv .venv-flashinfer-* dist .mypy_cache .ruff_cache .pytest_cache .coverage
+	rm -rf .venv .venv-flashinfer-* .venv-vllm dist .mypy_cache .ruff_cache .pytest_cache .coverage
 
 $(VENV)/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)
@@ -62,6 +68,11 @@ $(VENV)/.installed: pyproject.toml Makefile
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e '.[exporter,plot,test]'
 	touch $@
+
+# Leaves no environment where the disk is too small for it, and says so.
+$(VLLM_VENV)/.checked: tests/real/vllm/environment.sh tests/real/vllm/requirements.txt
+	sh tests/real/vllm/environment.sh $(VLLM_VENV) $(PYTHON)
+	mkdir -p $(@D) && touch $@
 
 # Another release of FlashInfer on top of .venv's packages: what is installed here comes first.
 .venv-flashinfer-%/.installed: $(VENV)/.installed

@@ -1,7 +1,11 @@
-"""The GPU of a worker, asked once, after the engine has made it its own."""
+"""The GPU of a worker, asked at start-up, after the engine has made it its own.
+
+The engine's torch is used, never imported: a worker has long loaded it.
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 #: Major compute capability for which trtllm-gen has kernels; on others nothing is carved.
@@ -23,10 +27,34 @@ class Gpu(NamedTuple):
 
 def gpu_of(device: Any) -> Gpu:  # noqa: ANN401 - a torch.device or its name
     """The GPU behind a device of torch's."""
-    import torch
-
-    device = torch.device(device)
-    if device.type != "cuda" or not torch.cuda.is_available():
+    torch = _torch()
+    if not _is_gpu(device):
         return Gpu(str(device), None, None)
     properties = torch.cuda.get_device_properties(device)
     return Gpu(properties.name, properties.multi_processor_count, properties.major)
+
+
+def free_and_total_bytes(device: Any) -> tuple[int, int] | None:  # noqa: ANN401
+    """GPU memory of a device; None where it is no GPU."""
+    if not _is_gpu(device):
+        return None
+    free, total = _torch().cuda.mem_get_info(device)
+    return int(free), int(total)
+
+
+def zeroed_bytes(size: int, device: Any) -> Any:  # noqa: ANN401 - a torch.Tensor
+    """A zeroed int8 tensor, or None where the memory for it is not there."""
+    torch = _torch()
+    try:
+        return torch.zeros(size, dtype=torch.int8, device=device)
+    except torch.cuda.OutOfMemoryError:
+        return None
+
+
+def _is_gpu(device: Any) -> bool:  # noqa: ANN401
+    torch = _torch()
+    return bool(torch.device(device).type == "cuda" and torch.cuda.is_available())
+
+
+def _torch() -> Any:  # noqa: ANN401 - the module
+    return sys.modules["torch"]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ws_guard.sizing.layouts import MIB
 
+from .gpu import zeroed_bytes
 from .sites import STATS_BYTES, STATS_GUARD_BYTES, STATS_Q_ROUNDING
 from .vllm_sites import DEFAULT_BYTES, ENV
 
@@ -111,12 +112,9 @@ def _judge_explicit(given: int, step: Step) -> str:
 
 
 def _allocate(module: Any, device: Any, step: Step, memory: Memory | None) -> str:  # noqa: ANN401
-    import torch
-
-    try:
-        # int8 and zeroed, as vLLM makes it: the counter inside must start at zero.
-        buffer = torch.zeros(step.workspace_bytes, dtype=torch.int8, device=device)
-    except torch.cuda.OutOfMemoryError:
+    # int8 and zeroed, as vLLM makes it: the counter inside must start at zero.
+    buffer = zeroed_bytes(step.workspace_bytes, device)
+    if buffer is None:
         return _too_little_memory(step, memory or Memory(0, 0, 0))
     setattr(module, HOLDER, buffer)
     return ""

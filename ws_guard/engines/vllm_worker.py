@@ -10,7 +10,7 @@ from typing import Any
 from ws_guard.probe import Probe
 
 from . import vllm_facts as facts
-from .gpu import Gpu, gpu_of
+from .gpu import Gpu, free_and_total_bytes, gpu_of
 from .hooks import Hooks
 from .judge import Judged
 from .live import holder_bytes, judge_live, planned_document, site_at
@@ -37,6 +37,7 @@ class VllmWorker:
         self._kv_bytes: int | None = None
         #: Whether the sparse workspace has the size that it keeps.
         self._settled = False
+        self._complained = False
         self._judged: list[Judged] = []
 
     def attach(self, rank: int) -> None:
@@ -86,7 +87,9 @@ class VllmWorker:
         elif mode == "auto" and gpu_of(device).has_kernels:
             sleeps = bool(getattr(self._config.model_config, "enable_sleep_mode", False))
             complaint = size_workspace(module, device, step, self._memory(device), sleeps=sleeps)
-        if complaint:
+        if complaint and not self._complained:
+            # A worker makes several builders; free memory differs a little each time.
+            self._complained = True
             self._probe.report(complaint)
         self._settled = True
         self.publish()
@@ -103,11 +106,10 @@ class VllmWorker:
         return Step(facts.heads_per_rank(self._config), dcp, tokens)
 
     def _memory(self, device: Any) -> Memory | None:  # noqa: ANN401 - a torch.device
-        if device.type != "cuda":
+        found = free_and_total_bytes(device)
+        if found is None:
             return None
-        import torch
-
-        free, total = torch.cuda.mem_get_info(device)
+        free, total = found
         return Memory(free, total, self._spoken_for(free))
 
     def _spoken_for(self, free: int) -> int:

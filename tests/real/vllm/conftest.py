@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -58,10 +59,16 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-@pytest.fixture
-def run(environment: Path, package: Path, tmp_path: Path) -> Callable[..., Ran]:
-    """`run(program, *arguments, **environ)` in the environment, with a board of the test's own."""
+@pytest.fixture(scope="session")
+def run(
+    environment: Path, package: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Ran]:
+    """`run(program, *arguments, **environ)` in the environment, with a board of its own.
 
+    Importing an engine takes long: tests that ask for the same get the same answer.
+    """
+
+    @functools.cache
     def run_program(program: str, *arguments: str, **environ: str) -> Ran:
         paths = (str(package), str(ROOT), str(HERE))
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("WS_GUARD", "VLLM"))}
@@ -70,7 +77,7 @@ def run(environment: Path, package: Path, tmp_path: Path) -> Callable[..., Ran]:
             env={
                 **inherited,
                 "PYTHONPATH": os.pathsep.join(paths),
-                "WS_GUARD_BOARD": str(tmp_path / "board"),
+                "WS_GUARD_BOARD": str(tmp_path_factory.mktemp("run") / "board"),
                 "HF_HUB_OFFLINE": "1",
                 **environ,
             },
