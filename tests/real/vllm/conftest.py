@@ -44,7 +44,10 @@ class Ran(NamedTuple):
 def environment() -> Path:
     """The directory of the environment; without it the tests are skipped."""
     if not (ENVIRONMENT / ".installed").exists():
-        pytest.skip("there is no environment with vLLM: `make test-vllm` builds it, if disk allows")
+        reason = "there is no environment with vLLM: `make test-vllm` builds it, if the disk allows"
+        if os.environ.get("WS_GUARD_REQUIRE_REAL_ENGINES") == "1":
+            pytest.fail(f"WS_GUARD_REQUIRE_REAL_ENGINES=1, but {reason}", pytrace=False)
+        pytest.skip(reason)
     return ENVIRONMENT
 
 

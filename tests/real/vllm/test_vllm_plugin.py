@@ -50,6 +50,7 @@ def test_planned_margin_is_that_of_the_buffer_that_was_allocated(
     told = ran.told
     assert told["allocated"] == COMPUTED == 394 * MIB + TOKENS * 262_144 + MIB
     assert told["zeroed"]
+    assert told["names"] == {"decode": "sparse_mla", "context": "", "ragged": "", "dsv4": ""}
     for stage in ("made", "built", "warm"):
         planned = site(told[stage])
         assert planned["workspace_bytes"] == COMPUTED

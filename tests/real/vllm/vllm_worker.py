@@ -79,6 +79,15 @@ def configuration(torch: Any, sparse: Any, common: Any) -> Namespace:
     )
 
 
+def names(address: int) -> dict[str, str] | None:
+    """What the plugin calls the buffer at an address, by entry; None where it is switched off."""
+    from ws_guard.engines import vllm_plugin
+    from ws_guard.sizing import OPS
+
+    worker = vllm_plugin._plugin._worker if vllm_plugin._plugin else None
+    return worker and {entry: worker.site_of(address, op) for entry, op in OPS.items()}
+
+
 def main() -> None:
     load_general_plugins()
     seen: dict[str, Any] = {
@@ -123,6 +132,7 @@ def main() -> None:
     seen["warm"] = documents(BOARD)
     seen["health"] = health(BOARD)
     seen["allocated"] = sparse._fi_sparse_workspace.nbytes
+    seen["names"] = names(sparse._fi_sparse_workspace.data_ptr())
     seen["zeroed"] = not bool(sparse._fi_sparse_workspace.any())
     print(json.dumps(seen))
 
