@@ -14,8 +14,6 @@ FLASHINFER_NEEDS := torch==$(TORCH) numpy packaging tqdm requests filelock
 FLASHINFER_BARE := apache-tvm-ffi nvidia-ml-py
 CUDA_HEADERS := nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl
 
-VLLM_VENV := .venv-vllm
-
 SITE_OF := import sysconfig; site = sysconfig.get_path('purelib')
 
 # make demo LAYOUT=C runs on the newest release, which carves by layout C.
@@ -33,7 +31,8 @@ test: $(VENV)/.installed-test $(OTHER_VENVS)
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
 
 # The plugins inside real vLLM and SGLang, without a GPU: an environment of 8 GiB of its own.
-test-vllm: $(VENV)/.installed-test $(VLLM_VENV)/.checked
+test-vllm: $(VENV)/.installed-test
+	@sh tests/real/vllm/environment.sh .venv-vllm $(PYTHON)
 	$(VENV)/bin/python -m pytest tests/real/vllm $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-test
@@ -68,11 +67,6 @@ $(VENV)/.installed: pyproject.toml Makefile
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e '.[exporter,plot,test]'
 	touch $@
-
-# Leaves no environment where the disk is too small for it, and says so.
-$(VLLM_VENV)/.checked: tests/real/vllm/environment.sh tests/real/vllm/requirements.txt
-	sh tests/real/vllm/environment.sh $(VLLM_VENV) $(PYTHON)
-	mkdir -p $(@D) && touch $@
 
 # Another release of FlashInfer on top of .venv's packages: what is installed here comes first.
 .venv-flashinfer-%/.installed: $(VENV)/.installed

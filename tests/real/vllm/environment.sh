@@ -11,6 +11,12 @@ needed_gib=10
 vllm_before_sizing=0.26.0
 sglang=0.5.23
 
+# As make would: nothing to do while what it was built from is older.
+if [ -e "$where/.installed" ] &&
+  [ -z "$(find "$here/environment.sh" "$here/requirements.txt" -newer "$where/.installed")" ]; then
+  exit 0
+fi
+
 free_gib=$(df -Pk "$(dirname "$where")" | awk 'NR == 2 { print int($4 / 1048576) }')
 if [ "$free_gib" -lt "$needed_gib" ]; then
   echo "the tests with vLLM need $needed_gib GiB of disk, $free_gib are free: they will be skipped"
