@@ -24,7 +24,7 @@ endif
 DEMO_PYTHON_B := $(VENV)/bin/python
 DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
 
-.PHONY: demo test lint format bench image clean
+.PHONY: demo test test-vllm lint format bench image clean
 
 demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
 	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(filter-out 0 no,$(ONCE)),--once)
@@ -32,6 +32,11 @@ demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.inst
 test: $(VENV)/.installed-test $(OTHER_VENVS)
 	@sh tests/system_packages.sh
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+# The plugins inside real vLLM and SGLang, without a GPU: an environment of 8 GiB of its own.
+test-vllm: $(VENV)/.installed-test
+	@sh tests/real/vllm/environment.sh .venv-vllm $(PYTHON)
+	$(VENV)/bin/python -m pytest tests/real/vllm $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
@@ -51,7 +56,7 @@ image:
 	docker build -t ws-guard .
 
 clean:
-	rm -rf .venv .venv-flashinfer-* dist .mypy_cache .ruff_cache .pytest_cache .coverage
+	rm -rf .venv .venv-flashinfer-* .venv-vllm dist .mypy_cache .ruff_cache .pytest_cache .coverage
 
 $(VENV)/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)

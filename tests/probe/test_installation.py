@@ -18,7 +18,7 @@ import pytest
 
 import ws_guard
 from ws_guard.board import SlotView
-from ws_guard.probe import Probe, install
+from ws_guard.probe import Probe, install, stand_by
 from ws_guard.sizing import InputError
 
 if TYPE_CHECKING:
@@ -100,6 +100,27 @@ def test_plan_is_published(installed: Callable[..., Probe], slot: ReadSlot) -> N
     assert planned["workspace"] == "ws0"
     # 394 MiB + 8 * 64 * 16,384 * 256 + 1 MiB, as reported.
     assert planned["recommended_workspace_bytes"] == 413_138_944 + 2_148_532_224
+
+
+def test_process_that_stands_by_is_on_the_board_once_it_attaches(
+    monkeypatch: pytest.MonkeyPatch, board: str, slot: ReadSlot
+) -> None:
+    monkeypatch.setenv("WS_GUARD_BOARD", board)
+    probe = stand_by()
+    try:
+        probe.describe(info={"engine_name": "vllm"})
+        assert not Path(board).exists()
+        probe.attach(engine="2", rank="3", info={"tp": "8"})
+        told = slot()
+        assert (told.document["engine"], told.document["rank"]) == ("2", "3")
+        assert told.document["info"].items() >= {"engine_name": "vllm", "tp": "8"}.items()
+        probe.attach(rank="4")
+        assert slot().attached_ns == told.attached_ns
+        assert slot().document["rank"] == "4"
+        assert stand_by() is probe
+    finally:
+        probe.uninstall()
+    assert not list(Path(board).iterdir())
 
 
 def test_second_install_is_the_first(

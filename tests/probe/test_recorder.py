@@ -64,6 +64,35 @@ def test_workspaces_beyond_the_eighth_are_other(recorder: Recorder, slot: ReadSl
     assert len(slot().document["workspaces"]) == MAX_WORKSPACES
 
 
+def test_workspaces_are_named_by_their_site(recorder: Recorder, slot: ReadSlot) -> None:
+    sites = {(4096, "decode"): "dense_decode", (4096, "context"): "dense_prefill"}
+    recorder.site_of = lambda address, op: sites.get((address, op), "")
+    numbers = [
+        recorder.workspace_number(address, op)
+        for address, op in ((4096, "decode"), (8192, "decode"), (4096, "context"), (4096, "decode"))
+    ]
+    assert numbers == [0, 1, 2, 0]
+    assert slot().document["workspaces"] == ["dense_decode", "ws1", "dense_prefill"]
+
+
+def test_buffers_of_one_site_are_never_merged(recorder: Recorder, slot: ReadSlot) -> None:
+    recorder.site_of = lambda _address, _op: "ragged"
+    assert [recorder.workspace_number(4096 * n, "r") for n in (1, 2, 3, 2)] == [0, 1, 2, 1]
+    assert slot().document["workspaces"] == ["ragged", "ragged.1", "ragged.2"]
+
+
+def test_site_that_cannot_be_told_leaves_a_number(
+    recorder: Recorder, slot: ReadSlot, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(_address: int, _op: str) -> str:
+        raise LookupError("moved")
+
+    recorder.site_of = fails
+    assert [recorder.workspace_number(4096 * n, "d") for n in (1, 2)] == [0, 1]
+    assert slot().document["workspaces"] == ["ws0", "ws1"]
+    assert len(caplog.messages) == 1
+
+
 def test_each_kind_of_error_is_logged_once_and_counted_each_time(
     recorder: Recorder, slot: ReadSlot, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +13,7 @@ from ws_guard import contract as contracts
 from ws_guard.board import Board, BoardError, open_board
 from ws_guard.contract import Contract, NotInstalledError
 from ws_guard.settings import Settings, read_settings
-from ws_guard.sizing import LAYOUTS, OPS, InputError, Plan
+from ws_guard.sizing import LAYOUTS, OPS, InputError, Layout, Plan
 
 from .ledger import Ledger
 from .loading import DOOR, Door, PostImport, loaded_modules
@@ -42,13 +43,7 @@ def install(
     arguments that cannot be; nothing else here raises, and nothing imports torch or flashinfer.
     """
     global _installed
-    settings, problems = read_settings()
-    action = on_overflow or settings.on_overflow
-    if action != "observe":
-        refusal = f"on_overflow {action!r} is not supported yet: use observe"
-        if on_overflow is not None:
-            raise InputError(refusal)
-        problems.append(refusal)
+    settings, problems = _settings(on_overflow)
     if plan is not None and not isinstance(plan, Plan):
         raise InputError(f"plan is what ws_guard.plan() gave, got {type(plan).__name__}")
     if board is not None and not isinstance(board, str):
@@ -75,6 +70,31 @@ def _label(value: object) -> str:
     return str(value)[:_LABEL_LENGTH]
 
 
+def stand_by() -> Probe:
+    """`install()`, but on the board only once `Probe.attach` is called, or a native op.
+
+    For the plugins of engines: they run in API servers and schedulers too, which are no workers.
+    """
+    global _installed
+    settings, problems = _settings(None)
+    with _lock:
+        if _installed is None:
+            identity = "0", os.environ.get("LOCAL_RANK", "0")
+            _installed = Probe(settings, problems, None, None, identity, later=True)
+        return _installed
+
+
+def _settings(on_overflow: str | None) -> tuple[Settings, list[str]]:
+    settings, problems = read_settings()
+    action = on_overflow or settings.on_overflow
+    if action != "observe":
+        refusal = f"on_overflow {action!r} is not supported yet: use observe"
+        if on_overflow is not None:
+            raise InputError(refusal)
+        problems.append(refusal)
+    return settings, problems
+
+
 class Probe:
     """The probe of this process; `uninstall()` restores everything."""
 
@@ -85,7 +105,11 @@ class Probe:
         plan: Plan | None,
         board: str | None,
         identity: tuple[str, str],
+        *,
+        later: bool = False,
     ) -> None:
+        self.settings = settings
+        self._later = later
         self._patches = Patches()
         self._tuning = Tuning()
         self._ledgers: dict[str, Ledger] = {}
@@ -95,10 +119,13 @@ class Probe:
         self._problems = problems
         for problem in problems:
             say(f"{problem}; the default is used")
+        self._contract: Contract | None = None
+        #: What is held of the installed FlashInfer; "" where the probe is switched off.
+        self.verdict = ""
         if not settings.enabled:
             return
         self._contract, verdict, reason = _judge_installation()
-        self._verdict = verdict
+        self.verdict = verdict
         if verdict == "mismatch":
             say(f"the probe stays off: {reason}")
         self._recorder = self._open_recorder(settings, plan, board, identity, verdict, reason)
@@ -109,7 +136,7 @@ class Probe:
         if self._recorder is None:
             return "<ws_guard.Probe: off>"
         where = self._recorder.slot.path or f"no board: {self._recorder.slot.problem}"
-        return f"<ws_guard.Probe: contract {self._verdict}, {where}>"
+        return f"<ws_guard.Probe: contract {self.verdict}, {where}>"
 
     # -- putting in place ---------------------------------------------------------------------
 
@@ -147,7 +174,8 @@ class Probe:
             document["problems"] = [*self._problems, str(error)]
             say(str(error))
         # A mismatch records nothing: any layout will do for a recorder that is never asked.
-        return Recorder(found, layout or LAYOUTS["C"], list(OPS.values()), document)
+        rules = layout or LAYOUTS["C"]
+        return Recorder(found, rules, list(OPS.values()), document, later=self._later)
 
     def _enter(self) -> None:
         core = sys.modules.get(DOOR)
@@ -212,6 +240,32 @@ class Probe:
         self._problems.append(problem)
         if self._recorder is not None:
             self._recorder.describe(problems=list(self._problems))
+
+    # -- what a plugin learns of its engine ---------------------------------------------------
+
+    @property
+    def layout(self) -> Layout | None:
+        """How the installed launcher carves; None where it is absent or not understood."""
+        return self._contract.layout if self._contract is not None else None
+
+    def attach(self, **told: object) -> None:
+        """Take this process for a worker: its slot opens, with `told` in its document."""
+        if self._recorder is not None:
+            self._recorder.attach(**told)
+
+    def describe(self, **told: object) -> None:
+        """Change entries of the worker's document; `info` is merged key by key."""
+        if self._recorder is not None:
+            self._recorder.describe(**told)
+
+    def report(self, problem: str) -> None:
+        """Log a line, once, and say it in /health."""
+        self._report(problem)
+
+    def name_sites(self, site_of: Callable[[int, str], str]) -> None:
+        """From now on workspaces are named by `site_of(address, op)`; "" leaves them numbered."""
+        if self._recorder is not None:
+            self._recorder.site_of = site_of
 
     # -- taking away --------------------------------------------------------------------------
 

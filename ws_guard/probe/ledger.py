@@ -134,7 +134,7 @@ class Ledger:
         recorder = self.recorder
         shape = Shape(
             op=recorder.op_number(self.op),
-            workspace=recorder.workspace_number(native.workspace_address),
+            workspace=recorder.workspace_number(native.workspace_address, self.op),
             batch=call.batch,
             heads=call.heads,
             q_len=call.q_len,

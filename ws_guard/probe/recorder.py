@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import logging
 import os
 import sys
@@ -33,8 +34,15 @@ class Recorder:
     """Holds the slot of one process and what is said in its document."""
 
     def __init__(
-        self, board: Board | None, layout: Layout, ops: list[str], document: Mapping[str, Any]
+        self,
+        board: Board | None,
+        layout: Layout,
+        ops: list[str],
+        document: Mapping[str, Any],
+        *,
+        later: bool = False,
     ) -> None:
+        """With `later` the slot opens when somebody attaches, or at the first native call."""
         self.layout = layout
         self.lock = threading.RLock()
         #: Called whenever `slot` has become another one.
@@ -42,12 +50,14 @@ class Recorder:
         self._board = board
         self._ops = {op: index for index, op in enumerate(ops)}
         self._document: dict[str, Any] = {**document, "ops": ops, "workspaces": []}
-        self._workspaces: dict[int, int] = {}
+        self._workspaces: dict[tuple[int, str], int] = {}
+        #: Asked for the site's name when a workspace is met first: (address, op) -> name or "".
+        self.site_of: Callable[[int, str], str] = lambda _address, _op: ""
         self._logged: set[str] = set()
-        self._attach_pending = False
+        self._attach_pending = later
         self._closed = False
         self._finalizer: Any = None
-        self.slot = self._open_slot()
+        self.slot = Slot.in_memory("nobody has attached yet") if later else self._open_slot()
         atexit.register(self.close)
         self._close_at_multiprocessing_exit()
 
@@ -55,22 +65,43 @@ class Recorder:
         """The number of an op in the slot."""
         return self._ops[op]
 
-    def workspace_number(self, address: int) -> int:
-        """A workspace's number by first sight of its address; the last stands for `other`."""
-        number = self._workspaces.get(address)
+    def workspace_number(self, address: int, op: str = "") -> int:
+        """A workspace's number by first sight of its address; the last stands for `other`.
+
+        Sites that share a buffer are told apart by their names.
+        """
+        site = self._site_name(address, op)
+        number = self._workspaces.get((address, site))
         if number is None:
             number = len(self._workspaces)
             if number >= MAX_WORKSPACES:
                 return MAX_WORKSPACES
-            self._workspaces[address] = number
-            self.describe(workspaces=[f"ws{n}" for n in range(number + 1)])
+            self._workspaces[address, site] = number
+            names = self._document["workspaces"]
+            self.describe(workspaces=[*names, _free_name(site or f"ws{number}", names)])
         return number
 
+    def _site_name(self, address: int, op: str) -> str:
+        try:
+            return self.site_of(address, op)
+        except Exception as error:  # noqa: BLE001 - an engine that is not as its plugin knows it
+            self.warn(f"a workspace's site is not known: {error!r}")
+            return ""
+
     def describe(self, **changes: object) -> None:
-        """Change entries of the slot's document."""
+        """Change entries of the slot's document; `info` is merged key by key."""
         with self.lock:
+            info = changes.get("info")
+            if isinstance(info, dict):
+                changes["info"] = {**self._document.get("info", {}), **info}
             self._document.update(changes)
             self._publish(self.slot)
+
+    def attach(self, **told: object) -> None:
+        """Open the slot if it is not open yet, with `told` in its document."""
+        with self.lock:
+            self.describe(**told)
+            self.attach_if_pending()
 
     def _open_slot(self) -> Slot:
         slot = Slot.in_memory("no board") if self._board is None else Slot.on_board(self._board)
@@ -101,7 +132,7 @@ class Recorder:
         parents.drop()
 
     def attach_if_pending(self) -> None:
-        """Open the slot that a forked child has put off."""
+        """Open the slot that a forked child, or a process that stands by, has put off."""
         if self._attach_pending:
             self._attach_pending = False
             self._workspaces.clear()
@@ -183,6 +214,12 @@ class Recorder:
         if kind not in self._logged and len(self._logged) < _LOGGED_KINDS:
             self._logged.add(kind)
             say(text)
+
+
+def _free_name(name: str, taken: list[str]) -> str:
+    """The name, numbered where another buffer has it: an engine may keep one per lane or device."""
+    names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(1)))
+    return next(each for each in names if each not in taken)
 
 
 def is_refusal(error: Exception) -> bool:
