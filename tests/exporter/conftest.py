@@ -19,6 +19,7 @@ from slot_worker import SlotWorker  # noqa: E402
 
 from ws_guard.board import Board  # noqa: E402
 from ws_guard.exporter.app import create_app  # noqa: E402
+from ws_guard.exporter.checks import examine  # noqa: E402
 from ws_guard.exporter.collector import board_registry  # noqa: E402
 from ws_guard.exporter.events import EventLog  # noqa: E402
 from ws_guard.exporter.refresh import Refresher  # noqa: E402
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    Ask: TypeAlias = Callable[..., tuple[str, str]]
     Get: TypeAlias = Callable[..., httpx.Response]
 
 
@@ -142,3 +144,14 @@ def get(client: Get, refresher: Refresher) -> Get:
 @pytest.fixture
 def registry(refresher: Refresher, settings: Callable[..., Settings]) -> CollectorRegistry:
     return board_registry(refresher.latest, settings())
+
+
+@pytest.fixture
+def ask(watch: BoardWatch, settings: Callable[..., Settings]) -> Ask:
+    """(state, detail) of one check, the board read anew."""
+
+    def one(name: str, **environ: str) -> tuple[str, str]:
+        found = {check.name: check for check in examine(watch.read(), settings(**environ)).checks}
+        return found[name].state, found[name].detail
+
+    return one

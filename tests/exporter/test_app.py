@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx
@@ -86,8 +87,8 @@ def test_readyz_verbose(attach: Attach, get: Get) -> None:
         503,
         [
             "[+]board_readable ok",
-            "[+]workers_reporting ok",
-            "[+]workers_alive ok",
+            "[+]workers_reporting ok: 1 alive",
+            "[+]workers_alive ok: 1 alive",
             "[+]planned_fits unknown: no plan is known of 1 workers",
             f"[-]no_overflow failed: engine 0 rank 0: {DECODE}: overflow observed, 1 call",
             "[+]no_overrun ok",
@@ -95,6 +96,13 @@ def test_readyz_verbose(attach: Attach, get: Get) -> None:
             "readyz check failed",
         ],
     )
+
+
+def test_readyz_verbose_tells_of_files_passed_over(attach: Attach, get: Get, board: Board) -> None:
+    attach()
+    Path(board.path, "bad.slot").write_bytes(b"")
+    first = get("/readyz?verbose").text.splitlines()[0]
+    assert first.startswith("[+]board_readable ok: 1 file on the board passed over: it has 0 bytes")
 
 
 def test_livez_does_not_care_for_the_engine(attach: Attach, get: Get) -> None:
@@ -127,6 +135,35 @@ def test_metrics_as_openmetrics(attach: Attach, get: Get) -> None:
     assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert answer.text.endswith("# EOF\n")
     assert list(text_string_to_metric_families(answer.text))
+
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("text/plain;version=x", TEXT),
+        ("text/plain;version=2.0.0", TEXT),
+        ("application/openmetrics-text; version=abc", TEXT),
+        ("application/openmetrics-text; version=9999999999999.0.0", TEXT),
+        ("application/openmetrics-text; version=1.x.0", TEXT),
+        ("application/openmetrics-text; version=", "application/openmetrics-text; version=1.0.0"),
+        ("application/openmetrics-text;version=x,application/openmetrics-text;version=1.0.0",
+         "application/openmetrics-text; version=1.0.0"),
+        (";;=,,text/plain;=;version", TEXT),
+        ("*/*", TEXT),
+    ],
+)  # fmt: skip
+def test_an_odd_accept_is_no_error(get: Get, accept: str, content_type: str) -> None:
+    answer = get("/metrics", Accept=accept)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith(content_type)
+
+
+@pytest.mark.parametrize("path", ["/metrics/", "/readyz/", "/health/"])
+def test_nothing_redirects(get: Get, path: str) -> None:
+    assert get(path).status_code == 404
 
 
 def test_metrics_of_an_absent_board_are_200_without_workers(get: Get) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+import errno
+import os
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 import pytest
 from slot_worker import CRASH_PLAN, DECODE, FIXED_PLAN, SlotWorker
 
-from ws_guard.board import OVERFLOW, OVERRUN, Outcome
+from ws_guard.board import OVERFLOW, OVERRUN, Board, Outcome
 from ws_guard.exporter.checks import CHECKS, examine
 from ws_guard.exporter.snapshot import Snapshot
 
@@ -20,17 +22,6 @@ if TYPE_CHECKING:
 
     Attach: TypeAlias = Callable[..., SlotWorker]
     Ask: TypeAlias = Callable[..., tuple[str, str]]
-
-
-@pytest.fixture
-def ask(watch: BoardWatch, settings: Callable[..., Settings]) -> Ask:
-    """(state, detail) of one check, the board read anew."""
-
-    def one(name: str, **environ: str) -> tuple[str, str]:
-        found = {check.name: check for check in ready(watch, settings(**environ)).checks}
-        return found[name].state, found[name].detail
-
-    return one
 
 
 def ready(watch: BoardWatch, chosen: Settings) -> Health:
@@ -128,58 +119,6 @@ def test_a_dead_newer_double_is_a_death(attach: Attach, ask: Ask) -> None:
     assert ask("workers_alive")[0] == "fail"
 
 
-def test_a_plan_that_does_not_fit_says_what_to_set(attach: Attach, ask: Ask) -> None:
-    attach(planned=[CRASH_PLAN])
-    state, detail = ask("planned_fits")
-    assert state == "fail"
-    assert detail == (
-        "engine 0 rank 0: ws0: a step of 16,384 rows needs 2,156,920,832 bytes, the workspace has "
-        "413,138,944; set VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=2561671168"
-    )
-
-
-def test_without_a_variable_the_size_is_told(attach: Attach, ask: Ask) -> None:
-    attach(planned=[CRASH_PLAN | {"env": {}}])
-    assert ask("planned_fits")[1].endswith("give the workspace 2,561,671,168 bytes")
-
-
-def test_a_plan_may_fail_for_another_reason(attach: Attach, ask: Ask) -> None:
-    attach(planned=[FIXED_PLAN | {"fits": False, "reasons": ["grid_limit"]}])
-    state, detail = ask("planned_fits")
-    assert state == "fail"
-    assert "grid_limit" in detail
-    assert "lower the tokens of a step" in detail
-
-
-def test_a_plan_that_only_says_that_it_does_not_fit(attach: Attach, ask: Ask) -> None:
-    attach(planned=[{"fits": False}])
-    assert ask("planned_fits")[0] == "fail"
-
-
-def test_the_least_margin_is_a_setting(attach: Attach, ask: Ask) -> None:
-    attach(planned=[FIXED_PLAN])
-    # 2,561,671,168 - 2,156,920,832 = 404,750,336 bytes are left.
-    assert ask("planned_fits", WS_GUARD_MIN_MARGIN_BYTES="404750336")[0] == "ok"
-    state, detail = ask("planned_fits", WS_GUARD_MIN_MARGIN_BYTES="404750337")
-    assert state == "fail"
-    assert "leaves 404,750,336 bytes, WS_GUARD_MIN_MARGIN_BYTES asks 404,750,337" in detail
-
-
-def test_planned_fits_is_unknown_until_every_worker_has_told(attach: Attach, ask: Ask) -> None:
-    first = attach(rank="0")
-    assert ask("planned_fits")[0] == "unknown"
-    first.describe(planned=[FIXED_PLAN])
-    second = attach(rank="1")
-    assert ask("planned_fits")[0] == "unknown"
-    second.describe(planned=[FIXED_PLAN])
-    assert ask("planned_fits") == ("ok", "the worst planned step fits")
-
-
-def test_an_engine_without_a_workspace_fits(attach: Attach, ask: Ask) -> None:
-    attach(planned=[])
-    assert ask("planned_fits") == ("ok", "the engine uses no trtllm-gen workspace")
-
-
 @pytest.mark.parametrize(
     ("kind", "action", "overflow", "overrun"),
     [
@@ -269,6 +208,40 @@ def test_many_ranks_with_one_fault_are_one_line(attach: Attach, ask: Ask) -> Non
     _, detail = ask("planned_fits")
     assert detail.startswith("engine 0 rank 0-3, 7, x: ws0: a step")
     assert "; engine 1 rank 5: ws0: a step" in detail
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
+def test_a_slot_that_the_system_refuses_hides_a_worker(
+    attach: Attach, ask: Ask, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    attach(rank="0")
+    attach(rank="1")
+    refuse(monkeypatch, code)
+    state, detail = ask("board_readable")
+    reason = os.strerror(code)
+    assert state == "fail"
+    told = f"2 slots cannot be read, of the workers nothing is known: {reason}"
+    assert detail.startswith(told)
+    assert ("WS_GUARD_BOARD_GROUP" in detail) == (code == errno.EACCES)
+
+
+def test_a_refused_slot_of_a_stranger_hides_nobody(
+    attach: Attach, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach()
+    refuse(monkeypatch, errno.EACCES)
+    monkeypatch.setattr(Board, "trusts", lambda *_: False)
+    state, detail = ask("board_readable")
+    assert (state, detail) == ("ok", "1 file on the board passed over: Permission denied")
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Let no slot be opened, as an unfit mode or a broken disk does; root opens every file."""
+
+    def read(*_: object) -> NoReturn:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("ws_guard.exporter.snapshot.SlotReader.read", read)
 
 
 def test_files_that_are_passed_over_are_told_without_their_names(

@@ -196,6 +196,22 @@ def test_folded_rows_keep_their_sums() -> None:
     assert op.batch_sum == 3_200
 
 
+def test_a_folded_row_is_no_last_call() -> None:
+    shape, deriver = make_shape(1_000), Deriver()
+    row = Row(shape, True, 3, 0, 0, 0, sum_eager=2_000, sum_replayed=0)
+    exact = Row(make_shape(7), False, 1, 0, 0, 0, 0, 0)
+    calls = [LastCall(1, exact.shape, 1), LastCall(2_000_000_000, shape, 1)]
+    observed = deriver.observe(view([exact, row], calls))
+    (site,) = observed.worker.workspaces
+    assert site.last is None
+    assert on(site, "peak").batch == 1_000
+    assert observed.worker.last_call_timestamp_seconds == 2.0
+    assert [observed.seen_call(call).folded for call in calls] == [False, True]
+    newer = LastCall(3_000_000_000, exact.shape, 1)
+    (site,) = deriver.observe(view([exact, row], [*calls, newer])).worker.workspaces
+    assert on(site, "last").batch == 7
+
+
 def test_a_real_slot_folds_into_the_right_bucket(attach: Attach, watch: BoardWatch) -> None:
     worker = attach()
     for serial in range(EXACT_ROWS):

@@ -11,6 +11,7 @@ import pytest
 from slot_worker import CONTEXT, CRASH_PLAN, DECODE, SlotWorker
 
 from ws_guard.board import OVERFLOW, OVERRUN, Outcome
+from ws_guard.board.format import EXACT_ROWS
 from ws_guard.exporter.events import EventLog
 
 if TYPE_CHECKING:
@@ -192,6 +193,15 @@ def test_what_was_done_about_it(
     worker.call(batch, workspace_bytes=size, outcome=outcome)
     (line,) = teller.news()
     assert (line["event"], line["action"], line["batch"]) == (event, action, batch)
+
+
+def test_a_folded_call_is_marked(attach: Attach, teller: Teller) -> None:
+    worker = attach()
+    for serial in range(EXACT_ROWS):
+        worker.call(1, first_seen_ns=serial + 1, outcome=None)
+    worker.overflow(4_000)
+    (line,) = teller.news()
+    assert (line["batch"], line["folded"]) == (4_000, True)
 
 
 def test_an_unknown_layout_tells_what_is_left(attach: Attach, teller: Teller) -> None:

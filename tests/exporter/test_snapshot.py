@@ -12,13 +12,11 @@ from slot_worker import SlotWorker
 
 from ws_guard.board import Board, Slot
 from ws_guard.board.format import SLOT_BYTES, Header
-from ws_guard.exporter.snapshot import KEEP_DEAD_SECONDS, BoardWatch
+from ws_guard.exporter.snapshot import BoardWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from subprocess import Popen
-
-    from conftest import Clock
 
     Attach: TypeAlias = Callable[..., SlotWorker]
 
@@ -70,20 +68,6 @@ def test_a_killed_worker_is_dead(spawn: Callable[..., Popen[str]], watch: BoardW
     process.wait()
     (observed,) = watch.read().slots
     assert not observed.worker.alive
-
-
-def test_dead_workers_are_forgotten_after_a_quarter_of_an_hour(
-    attach: Attach, watch: BoardWatch, clock: Clock
-) -> None:
-    worker = attach()
-    watch.read()
-    clock.now += 5_000
-    worker.die()
-    assert watch.read().forgotten == frozenset()
-    clock.now += KEEP_DEAD_SECONDS
-    assert watch.read().forgotten == frozenset()
-    clock.now += 1
-    assert watch.read().forgotten == {worker.name}
 
 
 BAD_FILES = {

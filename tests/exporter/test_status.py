@@ -130,6 +130,26 @@ def test_json(
     assert told["workers"][0]["workspaces"][0]["peak"]["margin_bytes"] == 0
 
 
+def test_watching_json_is_a_document_on_each_line(
+    attach: Attach,
+    settings: Callable[..., Settings],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = attach()
+    naps = iter(["first", "second"])
+
+    def nap(_: float) -> None:
+        if next(naps) == "second":
+            raise KeyboardInterrupt
+        worker.overflow()
+
+    monkeypatch.setattr("ws_guard.exporter.status.time.sleep", nap)
+    assert status.show(settings(), watch=True, as_json=True) == 1
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["ready"] for one in told] == [True, False]
+
+
 def test_an_unreadable_board(
     attach: Attach,
     settings: Callable[..., Settings],

@@ -8,7 +8,6 @@ from typing import Annotated, Any, TypeAlias
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
-from prometheus_client.exposition import choose_encoder
 from starlette.concurrency import run_in_threadpool
 
 from ws_guard.board.format import RING_CALLS
@@ -20,6 +19,7 @@ from .checks import examine
 from .collector import board_registry
 from .doorman import Doorman
 from .model import Calls, Check, Health, Workers
+from .negotiation import encoder
 from .refresh import Refresher, board_refresher
 
 _Responses: TypeAlias = dict[int | str, dict[str, Any]]
@@ -51,6 +51,8 @@ def create_app(settings: Settings, refresher: Refresher | None = None) -> FastAP
         # Their pages load scripts from elsewhere; the schema itself is at /openapi.json.
         docs_url=None,
         redoc_url=None,
+        # A scraper that does not follow redirects must not take one for an answer.
+        redirect_slashes=False,
     )
     app.add_middleware(Doorman, content_security_policy=page.CONTENT_SECURITY_POLICY)
     _add_probes(app, settings, refresher)
@@ -107,7 +109,7 @@ def _add_metrics(app: FastAPI, settings: Settings, refresher: Refresher) -> None
         """Prometheus text, or OpenMetrics for those who accept it."""
         if fault := refresher.latest().fault:
             return PlainTextResponse(f"the board cannot be read: {fault}\n", 503)
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        encode, content_type = encoder(request.headers.get("accept", ""))
         return Response(encode(registry), headers={"Content-Type": content_type})
 
 
@@ -151,6 +153,4 @@ def readyz_text(health: Health, verbose: bool) -> str:
 def _check_line(check: Check) -> str:
     if check.state == "fail":
         return f"[-]{check.name} failed: {check.detail}"
-    if check.state == "ok":
-        return f"[+]{check.name} ok"
-    return f"[+]{check.name} {check.state}: {check.detail}"
+    return f"[+]{check.name} {check.state}" + (f": {check.detail}" if check.detail else "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from ws_guard.settings import Settings
@@ -35,10 +37,21 @@ def _board_readable(snapshot: Snapshot, _: Settings) -> _Verdict:
         return "unknown", "the board was not read yet"
     if snapshot.state == "absent":
         return "unknown", "there is no board yet: no worker has attached"
+    if snapshot.refused:
+        return "fail", _refusal(snapshot.refused)
     if snapshot.unreadable:
         count, reasons = len(snapshot.unreadable), sorted(set(snapshot.unreadable))
         return "ok", f"{_files(count)} on the board passed over: {_short(reasons)}"
     return "ok", ""
+
+
+def _refusal(reasons: tuple[str, ...]) -> str:
+    count = "1 slot" if len(reasons) == 1 else f"{len(reasons):,} slots"
+    distinct = sorted(set(reasons))
+    told = f"{count} cannot be read, of the workers nothing is known: {_short(distinct)}"
+    if os.strerror(errno.EACCES) not in distinct:
+        return told
+    return f"{told}; run the exporter as their user, or share the board by WS_GUARD_BOARD_GROUP"
 
 
 def _workers_reporting(snapshot: Snapshot, settings: Settings) -> _Verdict:
@@ -60,21 +73,36 @@ def _workers_alive(snapshot: Snapshot, _: Settings) -> _Verdict:
 
 
 def _planned_fits(snapshot: Snapshot, settings: Settings) -> _Verdict:
-    everyone = snapshot.roster.everyone
-    told = [one.worker for one in everyone if one.worker.plan_known]
+    workers = [one.worker for one in snapshot.roster.everyone]
     complaints = [
         (worker, complaint)
-        for worker in told
+        for worker in workers
         for site in worker.workspaces
         if site.planned and (complaint := _too_tight(site.workspace, site.planned, settings))
     ]
     if complaints:
         return "fail", _gather(complaints)
-    if len(told) < len(everyone) or not told:
-        return "unknown", f"no plan is known of {len(everyone) - len(told)} workers"
-    if not any(worker.workspaces for worker in told):
+    silent = sum(not worker.plan_known for worker in workers)
+    if silent or not workers:
+        return "unknown", f"no plan is known of {silent} workers"
+    if doubts := [(worker, doubt) for worker in workers for doubt in _doubts(worker)]:
+        return "unknown", _gather(doubts)
+    if not any(worker.workspaces for worker in workers):
         return "ok", "the engine uses no trtllm-gen workspace"
     return "ok", "the worst planned step fits"
+
+
+def _doubts(worker: Worker) -> Iterator[str]:
+    """What the plans of a worker leave open."""
+    if not any(site.planned for site in worker.workspaces):
+        if worker.workspaces or any(op.calls for op in worker.ops):
+            yield "native calls were seen, its plan knows no trtllm-gen workspace"
+        return
+    for site in worker.workspaces:
+        if site.planned is None:
+            yield f"{site.workspace}: it was called, its plan is not known"
+        elif site.planned.margin_bytes is None:
+            yield f"{site.workspace}: its plan lacks the need or the size of the workspace"
 
 
 def _too_tight(workspace: str, planned: Numbers, settings: Settings) -> str:
@@ -86,6 +114,11 @@ def _too_tight(workspace: str, planned: Numbers, settings: Settings) -> str:
         why = (
             f"a step of {_number(planned.batch)} rows needs {_number(planned.need_bytes)} bytes, "
             f"the workspace has {_number(planned.workspace_bytes)}"
+        )
+    elif planned.margin_batch is not None and planned.margin_batch < 0:
+        why = (
+            f"a step of {_number(planned.batch)} rows is more than the "
+            f"{_number(planned.overflow_threshold_batch)} that the launcher accepts"
         )
     elif not planned.fits:
         why = f"the plan does not fit ({', '.join(planned.reasons)})"

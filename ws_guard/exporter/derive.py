@@ -26,6 +26,12 @@ class Observed(NamedTuple):
     worker: Worker
     document: Document
     calls: list[LastCall]
+    #: Shapes of the rows that several shapes share: the worst stands for all of them.
+    folded: frozenset[Shape] = frozenset()
+
+    def is_folded(self, call: LastCall) -> bool:
+        """Whether a call was of its shape or of a lesser one, nobody knows which."""
+        return call.shape in self.folded
 
     def seen_call(self, call: LastCall) -> SeenCall:
         """One of the last calls, as it is told."""
@@ -43,6 +49,7 @@ class Observed(NamedTuple):
             workspace_bytes=shape.workspace_bytes,
             need_bytes=sized.need_bytes if sized else None,
             margin_bytes=shape.workspace_bytes - sized.need_bytes if sized else None,
+            folded=self.is_folded(call),
         )
 
 
@@ -81,7 +88,7 @@ class Deriver:
         self._document = parse_document({})
         self._sized: dict[Shape, Sized | None] = {}
         # The ring forgets a workspace that is seldom used; its last call stays the last one.
-        self._last: dict[str, LastCall] = {}
+        self._last: dict[str, tuple[LastCall, bool]] = {}
 
     def observe(self, view: SlotView) -> Observed:
         """The worker behind a slot now."""
@@ -91,12 +98,14 @@ class Deriver:
             self._last.clear()
         document = self._document
         ops, sites = self._tally(view.rows)
+        folded = frozenset(row.shape for row in view.rows if row.folded)
         for call in view.calls:
             if call.outcome != Outcome.TUNING:
-                self._last[document.workspace_name(call.shape.workspace)] = call
+                name = document.workspace_name(call.shape.workspace)
+                self._last[name] = call, call.shape in folded
         workspaces = [self._workspace(name, sites.get(name)) for name in self._names(sites)]
         worst = [site.worst.first_seen_ns for site in sites.values() if site.worst]
-        last = [call.at_ns for call in self._last.values()]
+        last = [call.at_ns for call, _ in self._last.values()]
         worker = Worker(
             engine=document.engine,
             rank=document.rank,
@@ -118,7 +127,7 @@ class Deriver:
             last_overflow_timestamp_seconds=_seconds(view.last_overflow_ns),
             last_overrun_timestamp_seconds=_seconds(view.last_overrun_ns),
         )
-        return Observed(view.name, view.attached_ns, worker, document, view.calls)
+        return Observed(view.name, view.attached_ns, worker, document, view.calls, folded)
 
     def _tally(self, rows: list[Row]) -> tuple[dict[str, _OpTally], dict[str, _SiteTally]]:
         ops: defaultdict[str, _OpTally] = defaultdict(_OpTally)
@@ -147,8 +156,9 @@ class Deriver:
         peak = last = None
         if site is not None and site.worst is not None:
             peak = number_shape(site.worst, self._document)
-        if name in self._last:
-            last = number_shape(self._last[name].shape, self._document)
+        call, folded = self._last.get(name, (None, False))
+        if call is not None and not folded:  # a folded one is known by its worst case alone
+            last = number_shape(call.shape, self._document)
         told: list[Numbers] = [basis for basis in (last, peak, planned) if basis is not None]
         sizes = [basis.workspace_bytes for basis in told if basis.workspace_bytes is not None]
         heads = [basis.heads for basis in told if basis.heads is not None]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TextIO
 
@@ -15,6 +13,7 @@ from ws_guard.board import LastCall, Outcome
 from ws_guard.sizing import NATIVE_SLABS
 
 from .derive import Observed
+from .lines import LineWriter
 from .model import Numbers, OpCounts
 from .sizes import carve_shape, number_shape, size_shape
 from .snapshot import Snapshot
@@ -70,7 +69,7 @@ class EventLog:
     """Tells every event once, those that were in a slot before it looked included."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream
+        self._lines = LineWriter(stream)
         self._tallies: dict[str, dict[_Key, _Tally]] = {}
         self._deaths: set[str] = set()
         self._recent: deque[Event] = deque(maxlen=KEPT_EVENTS)
@@ -80,14 +79,20 @@ class EventLog:
         """The last events, newest first."""
         return list(reversed(self._recent))
 
+    def start(self) -> None:
+        """From now on lines are written by a thread of their own: `note` waits for no reader."""
+        self._lines.start()
+
+    def stop(self) -> None:
+        """Write what waits, and end that thread."""
+        self._lines.stop()
+
     def note(self, snapshot: Snapshot) -> None:
         """Write a line for all that is new in a snapshot."""
         for one in snapshot.slots:
             for event in self._new_events(one):
                 self._recent.append(event)
-                # A log that nobody can read any more must not stop the exporter.
-                with suppress(OSError, ValueError):
-                    print(json.dumps(event), file=self._stream or sys.stderr, flush=True)
+                self._lines.put(json.dumps(event))
         if snapshot.state == "read" and not snapshot.fault:
             here = {one.slot for one in snapshot.slots}
             self._tallies = {slot: t for slot, t in self._tallies.items() if slot in here}
@@ -166,6 +171,7 @@ def _call_event(one: Observed, key: _Key, call: LastCall) -> Event:
         "op": key.op,
         "action": key.action,
         "workspace": workspace,
+        **_folded(one, call),
         "batch": shape.batch,
         "heads": shape.heads,
         "q_len": shape.q_len,
@@ -176,6 +182,11 @@ def _call_event(one: Observed, key: _Key, call: LastCall) -> Event:
         "recommended_workspace_bytes": recommended,
         "env": env,
     }
+
+
+def _folded(one: Observed, call: LastCall) -> Event:
+    """A mark for a call that shared its row: it was of the shape told, or of a lesser one."""
+    return {"folded": True} if one.is_folded(call) else {}
 
 
 def _slab(one: Observed, call: LastCall, numbers: Numbers) -> Event:

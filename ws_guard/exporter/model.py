@@ -53,7 +53,8 @@ class Numbers:
     @property
     def fits(self) -> bool:
         """Whether nothing speaks against it; what is not known does not."""
-        return not self.reasons and (self.margin_bytes is None or self.margin_bytes >= 0)
+        margins = (self.margin_bytes, self.margin_batch)
+        return not self.reasons and all(margin is None or margin >= 0 for margin in margins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,11 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class SeenCall:
-    """One of a worker's last calls. `outcome` is eager, captured, tuning, overflow, ..."""
+    """One of a worker's last calls. `outcome` is eager, captured, tuning, overflow, ...
+
+    A `folded` call shares its row of the slot with similar ones: its numbers are those of the
+    worst of them, and mean "up to".
+    """
 
     timestamp_seconds: float
     op: str
@@ -176,6 +181,7 @@ class SeenCall:
     workspace_bytes: int
     need_bytes: int | None
     margin_bytes: int | None
+    folded: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ class Refresher:
         if self._thread is not None:
             return
         self._stopping.clear()
+        self.log.start()
         # A daemon: a read that hangs in the kernel must not keep the process.
         self._thread = threading.Thread(target=self._run, name="ws-guard-board", daemon=True)
         self._thread.start()
@@ -74,6 +75,7 @@ class Refresher:
             self._stopping.set()
             self._thread.join(wait_seconds)
             self._thread = None
+            self.log.stop()
 
     def _run(self) -> None:
         while not self._stopping.is_set():

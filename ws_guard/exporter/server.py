@@ -17,6 +17,7 @@ from ws_guard.settings import SettingError, Settings, parse_listen
 
 from .app import create_app
 from .refresh import Refresher
+from .tls import TlsError, check_tls
 
 _DRAIN_SECONDS = 3
 _MORE_ATTEMPTS = 7
@@ -92,12 +93,13 @@ def listen(address: str) -> list[socket.socket]:
     hosts, port = parse_listen(address)
     # A port that the system chose for one family may be in use in the other.
     for _ in range(_MORE_ATTEMPTS if port == 0 else 0):
-        with suppress(OSError):
+        with suppress(OSError, UnicodeError):
             return _listen_on(hosts, port)
     try:
         return _listen_on(hosts, port)
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, UnicodeError) as error:
+        # A label of a host name that is empty or too long is no OSError.
+        reason = error.strerror or str(error) if isinstance(error, OSError) else "no host name"
         raise ListenError(
             f"cannot listen on {address}: {reason}; set WS_GUARD_LISTEN to a free host:port"
         ) from None
@@ -157,12 +159,17 @@ def _config(settings: Settings, refresher: Refresher | None) -> uvicorn.Config:
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
-    try:
-        config.load()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ServeError(f"WS_GUARD_TLS_CERT or WS_GUARD_TLS_KEY: {reason}") from None
+    if settings.tls_cert and settings.tls_key:
+        _check_tls(settings.tls_cert, settings.tls_key)
+    config.load()
     return config
+
+
+def _check_tls(cert: str, key: str) -> None:
+    try:
+        check_tls(cert, key)
+    except TlsError as error:
+        raise ServeError(str(error)) from None
 
 
 @contextmanager

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple, TypeAlias
 
 from ws_guard.board import Board, SlotError, SlotReader, list_slots
 
 from .derive import Deriver, Observed
+from .lives import Lives
 from .roster import Roster, call_roster
 
-#: How long the lasting series of a dead worker stay, in seconds.
-KEEP_DEAD_SECONDS = 900.0
+_Bad: TypeAlias = tuple[str, int, str]
 
 _NOBODY = Roster((), (), 0)
 
@@ -25,7 +27,9 @@ class Snapshot:
 
     `fault` says why it cannot be read now ("" where it can): then the workers are those of the
     last good read. `slots` are all that told who they are, superseded ones included; `forgotten`
-    names those that are dead for so long that their last series have left.
+    names those that are dead for so long that their last series have left. `unreadable` are the
+    reasons why files were passed over; `refused` are those of slots that the system does not let
+    us read: of their workers nothing is known.
     """
 
     state: Literal["unread", "absent", "read"] = "unread"
@@ -34,19 +38,34 @@ class Snapshot:
     roster: Roster = _NOBODY
     forgotten: frozenset[str] = frozenset()
     unreadable: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     read_errors: int = 0
     read_seconds: float = 0.0
+
+
+class _Found(NamedTuple):
+    """What lies on a board: slots, files passed over, reasons of refusals, and file times."""
+
+    slots: list[Observed]
+    bad: list[_Bad]
+    refused: list[str]
+    changed: dict[str, float]
 
 
 class BoardWatch:
     """Reads a board again and again, from one thread. It never writes to it."""
 
-    def __init__(self, board: Board, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        board: Board,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._board = board
         self._clock = clock
+        self._lives = Lives(wall)
         self._slots: dict[tuple[str, int], tuple[SlotReader, Deriver]] = {}
         self._reported: set[tuple[str, int, str]] = set()
-        self._dead_since: dict[str, float] = {}
         self._read_errors = 0
         self._last = Snapshot()
 
@@ -75,26 +94,29 @@ class BoardWatch:
         self._board.check()
         directory = os.open(self._board.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            slots, bad = self._read_slots(directory)
+            found = self._read_slots(directory)
         finally:
             os.close(directory)
-        self._count(bad)
+        self._count(found.bad)
         return Snapshot(
             state="read",
-            slots=tuple(slots),
-            roster=call_roster(slots),
-            forgotten=self._forgotten(slots, now),
-            unreadable=tuple(reason for _, _, reason in bad),
+            slots=tuple(found.slots),
+            roster=call_roster(found.slots),
+            forgotten=self._lives.forgotten(found.slots, found.changed, now),
+            unreadable=tuple(reason for _, _, reason in found.bad),
+            refused=tuple(found.refused),
         )
 
-    def _read_slots(self, directory: int) -> tuple[list[Observed], list[tuple[str, int, str]]]:
+    def _read_slots(self, directory: int) -> _Found:
         names, foreign = list_slots(directory)
-        bad = [(name, _inode(directory, name), "it is no slot by its name") for name in foreign]
+        found = _Found([], [], [], {})
+        for name in foreign:
+            found.bad.append((name, _inode(_look(directory, name)), "it is no slot by its name"))
         known, self._slots = self._slots, {}
-        slots = []
         for name in names:
+            file = _look(directory, name)
             # A file put in the place of another is another slot, whatever its name.
-            key = (name, _inode(directory, name))
+            key = (name, _inode(file))
             reader, deriver = known.get(key) or (SlotReader(name), Deriver())
             self._slots[key] = reader, deriver
             try:
@@ -102,24 +124,28 @@ class BoardWatch:
             except FileNotFoundError:
                 continue  # its worker left between listing and opening
             except (SlotError, OSError) as error:
-                bad.append((*key, self._reason(error)))
+                found.bad.append((*key, self._reason(error)))
+                if self._is_refused(error, file):
+                    found.refused.append(self._reason(error))
                 continue
             # A worker that has not said who it is has not attached yet; a closed one has left.
             if view.document and not view.closed:
-                slots.append(deriver.observe(view))
-        return slots, bad
+                found.slots.append(deriver.observe(view))
+                found.changed[name] = file.st_mtime if file else 0.0
+        return found
 
-    def _count(self, bad: list[tuple[str, int, str]]) -> None:
+    def _is_refused(self, error: Exception, file: os.stat_result | None) -> bool:
+        """Whether an error hides a worker; on a shared board a stranger's file hides none."""
+        if not isinstance(error, OSError) or error.errno not in (errno.EACCES, errno.EIO):
+            return False
+        if file is None:
+            return True
+        return stat.S_ISREG(file.st_mode) and self._board.trusts(file.st_uid)
+
+    def _count(self, bad: list[_Bad]) -> None:
         """A bad file counts once for each reason, however often it is met."""
         self._read_errors += len(set(bad) - self._reported)
         self._reported = set(bad)
-
-    def _forgotten(self, slots: list[Observed], now: float) -> frozenset[str]:
-        dead = [one.slot for one in slots if not one.worker.alive]
-        self._dead_since = {name: self._dead_since.get(name, now) for name in dead}
-        return frozenset(
-            name for name, since in self._dead_since.items() if now - since > KEEP_DEAD_SECONDS
-        )
 
     def _reason(self, error: SlotError | OSError) -> str:
         """Why, without the path: it goes into answers that anybody on the network may read."""
@@ -128,8 +154,12 @@ class BoardWatch:
         return str(error).replace(f"board {self._board.path}", "the board")
 
 
-def _inode(directory: int, name: str) -> int:
+def _look(directory: int, name: str) -> os.stat_result | None:
     try:
-        return os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except OSError:
-        return 0
+        return None
+
+
+def _inode(file: os.stat_result | None) -> int:
+    return 0 if file is None else file.st_ino

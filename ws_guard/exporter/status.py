@@ -39,7 +39,9 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False) -> i
         raise SettingError(str(error)) from None
     reader = BoardWatch(board)
     snapshot = reader.read()
-    if as_json:
+    if as_json and watch:
+        snapshot = _watch_json(reader, settings)
+    elif as_json:
         print(json.dumps(asdict(examine(snapshot, settings)), indent=2))
     elif watch:
         snapshot = _watch(reader, settings)
@@ -58,6 +60,18 @@ def _watch(reader: BoardWatch, settings: Settings) -> Snapshot:
             time.sleep(_WATCH_SECONDS)
             snapshot = reader.read()
             live.update(render(snapshot, settings), refresh=True)
+    return snapshot
+
+
+def _watch_json(reader: BoardWatch, settings: Settings) -> Snapshot:
+    """A compact document on each line, for whoever reads it by lines."""
+    snapshot = reader.read()
+    with suppress(KeyboardInterrupt):
+        while True:
+            document = asdict(examine(snapshot, settings))
+            print(json.dumps(document, separators=(",", ":")), flush=True)
+            time.sleep(_WATCH_SECONDS)
+            snapshot = reader.read()
     return snapshot
 
 

@@ -45,4 +45,12 @@ PROGRAM
 }
 unpack vllm "$vllm_before_sizing"
 unpack sglang "$sglang"
+# Both engines as another interpreter sees installed packages, with nothing else of this environment.
+mkdir -p "$where/sources"
+ln -sfn "$(echo "$PWD/$where"/lib/python3*/site-packages/vllm)" "$where/sources/vllm"
+ln -sfn "$(echo "$PWD/$where"/lib/python3*/site-packages/vllm-*.dist-info)" \
+  "$where/sources/$(basename "$where"/lib/python3*/site-packages/vllm-*.dist-info)"
+ln -sfn "$PWD/$where/sglang-$sglang/sglang" "$where/sources/sglang"
+ln -sfn "$PWD/$where/sglang-$sglang/sglang-$sglang.dist-info" \
+  "$where/sources/sglang-$sglang.dist-info"
 touch "$where/.installed"

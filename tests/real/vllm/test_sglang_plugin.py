@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from conftest import Ran
 
+pytestmark = pytest.mark.engine
+
 MIB = 1 << 20
 RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
 

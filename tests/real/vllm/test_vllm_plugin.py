@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from conftest import Ran
 
+pytestmark = pytest.mark.engine
+
 MIB = 1 << 20
 ENV = "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"
 TOKENS = 512
