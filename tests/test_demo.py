@@ -28,7 +28,7 @@ def test_layout_b_on_the_real_launcher() -> None:
     done = demo("--once", "--layout", "B")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "first refused step: 3,081 tokens (threshold 3,080)" in done.stdout
-    # The launcher's own words, as in the report (facts/flashinfer.md).
+    # The launcher's own words, as in the public report.
     assert "with size 404881408 and alignment 16, but only 404750336 bytes" in done.stdout
     assert "step of 12,288 tokens: refused on 8 ranks" in done.stdout
     assert done.stdout.count("[ok]") == 7

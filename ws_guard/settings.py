@@ -18,7 +18,7 @@ for _power, _letter in enumerate("kmgt", start=1):
 
 
 class Settings(NamedTuple):
-    """Every setting with its default (DESIGN A6). Sizes in bytes."""
+    """Every setting with its default. Sizes in bytes."""
 
     enabled: bool
     board: str

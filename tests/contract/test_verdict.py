@@ -43,7 +43,7 @@ def test_positions(
     entry: str, count: int, query: int, workspace: int, q_len: int, batch: int, sm_count: int,
     size: int, lse: int | None,
 ) -> None:  # fmt: skip
-    # facts/flashinfer.md, table of argument positions, rows of 0.6.14
+    # Counted by hand in the launcher source of 0.6.14
     found, op = installed_contract(), OPS[entry]  # type: ignore[index]
     assert len(found.signatures[op]) == count
     names = ("query", "workspace_buffer", "max_q_len", "batch_size", "sm_count", "workspace_size")

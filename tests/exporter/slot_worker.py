@@ -63,7 +63,7 @@ DOCUMENT: dict[str, Any] = {
     "problems": [],
 }
 
-#: The reported crash, as the plan of its site (DESIGN A3).
+#: The reported crash, as the plan of its site.
 CRASH_PLAN: dict[str, Any] = {
     "workspace": "ws0",
     "fits": False,

@@ -107,6 +107,6 @@ def test_a_worker_killed_at_its_first_refused_call(
     ]
     events = {event["event"]: event for event in exporter.stop()}
     assert set(events) == {"overflow", "death"}
-    # FlashInfer's own numbers for 3,081 rows in 394 MiB (facts/flashinfer.md).
+    # FlashInfer's own numbers for 3,081 rows in 394 MiB.
     assert events["overflow"]["slab_bytes"] == 404_881_408
     assert events["overflow"]["available_bytes"] == 404_750_336

@@ -69,7 +69,7 @@ def test_the_documented_answer() -> None:
     ],
 )
 def test_what_is_left_for_scratch(release: str, batch: int, left: int) -> None:
-    # facts/flashinfer.md, table "64 heads, q 1, workspace 413,138,944, LSE, 148 SMs"
+    # Asked of the real launchers: 64 heads, q 1, workspace 413,138,944, LSE, 148 SMs
     answer = carve(flashinfer=release, batch_size=batch)
     assert (answer.ok, answer.scratch_available) == (True, left)
 

@@ -1,4 +1,4 @@
-"""Threshold, overrun range and worst need, each against figures of facts/flashinfer.md."""
+"""Threshold, overrun range and worst need, each against figures of the real launchers."""
 
 from __future__ import annotations
 

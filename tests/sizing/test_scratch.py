@@ -1,4 +1,4 @@
-"""Scratch against the figures measured from FlashInfer's kernel selection (facts/flashinfer.md)."""
+"""Scratch against figures measured from FlashInfer's kernel selection, 0.6.14 and 0.6.15.post1."""
 
 from __future__ import annotations
 
