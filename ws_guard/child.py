@@ -7,6 +7,7 @@ without us. Signals are taken by `sigwaitinfo`, not by handlers: only there is i
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,6 +61,8 @@ class Child(NamedTuple):
         Other than `subprocess` this passes on every descriptor that was passed to us, and needs no
         Python between fork and exec, where the exporter's thread might hold a lock.
         """
+        if not command[0]:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
         pid = os.posix_spawnp(
             command[0], list(command), environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON
         )

@@ -37,7 +37,9 @@ def main() -> NoReturn:
     """Run the command line and exit with its code; bad input is one line on stderr."""
     code = run(sys.argv[1:])
     try:
-        sys.stdout.flush()
+        # None where the caller closed it.
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError as error:
         code = _unwritten(error)
     sys.exit(code)

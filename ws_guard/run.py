@@ -57,18 +57,30 @@ def run(
 def recommended_environment(command: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """What `plan -- CMD` says to set for this command, and the lines that tell so.
 
-    `InputError` for a command that is no engine's, and where no variable makes the launch fit.
+    `InputError` for a command that is no engine's or sets the variable itself, where the engine's
+    release is not known, and where no variable makes the launch fit.
     """
     from .engine_planning import plan_launch
-    from .engines import reader
+    from .engines import reader, releases
+    from .engines.command import parse_command
 
+    parsed = parse_command(command)
+    engine = releases.engine_named(parsed.engine)
+    if releases.installed_version(engine) is None:
+        raise InputError(
+            f"--apply: {engine.name} is not installed beside ws-guard, its release is not known: "
+            "set what ws-guard plan --engine-version X -- CMD says"
+        )
     launch, notes = reader.read_launch(reader.Asked(), command, os.environ)
     plan = plan_launch(launch, notes=notes).plan
     if not plan.fits and not plan.env:
         raise InputError(
             "--apply: no variable to set makes this launch fit; ws-guard plan -- CMD says what does"
         )
-    return plan.env, [f"--apply sets {name}={value}" for name, value in plan.env.items()]
+    for name in plan.env.keys() & parsed.environ.keys():
+        raise InputError(f"--apply: the command sets {name} itself: set {plan.env[name]} there")
+    lines = [f"--apply sets {name}={value}" for name, value in plan.env.items()]
+    return plan.env, lines or ["--apply: nothing to set, this launch fits"]
 
 
 def injected(environ: Mapping[str, str], settings: Settings) -> dict[str, str]:

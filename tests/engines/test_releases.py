@@ -16,7 +16,7 @@ VLLM = ENGINES["vllm"]
     [
         ("0.26.0", "0.26.0", ""),
         ("v0.26.0", "0.26.0", ""),
-        ("0.30.0rc1", "0.30.0", ""),
+        ("0.30.0rc1", "0.30.0", "is no final release"),
         ("0.33.0+cu130", "0.33.0", ""),
         ("0.26.1.dev12+gabc", "0.26.0", "0.26.1.dev12+gabc is between those looked at: as 0.26.0"),
         ("0.40.1", "0.33.0", "0.40.1 is newer than any looked at: as 0.33.0"),

@@ -110,6 +110,32 @@ def test_apply_sets_what_the_plan_recommends(run: Callable[..., Ended], tmp_path
     assert ended.stdout == f"{413_138_944 + 2_148_532_224}\n", ended.stderr
 
 
+def test_apply_refuses_what_it_cannot_know_or_keep(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 64}')
+    serve = ["vllm", "serve", str(tmp_path)]
+    assert "vllm is not installed beside ws-guard" in refused("--apply", "--", *serve)
+    installed = tmp_path / "site" / "vllm-0.26.0.dist-info" / "METADATA"
+    installed.parent.mkdir(parents=True)
+    installed.write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.26.0\n")
+    path = str(installed.parents[1])
+    sparse = '{"num_attention_heads": 64, "kv_lora_rank": 512, "index_topk": 2048}'
+    (tmp_path / "config.json").write_text(sparse)
+    own = [
+        "env",
+        "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=413138944",
+        *serve,
+        "-tp",
+        "8",
+        "-dcp",
+        "8",
+    ]
+    assert "the command sets VLLM_FLASHINFER" in refused("--apply", "--", *own, PYTHONPATH=path)
+
+
+def test_empty_command_is_one_line() -> None:
+    assert "not found" in refused("--", "") or "No such file" in refused("--", "")
+
+
 # -- standard streams ------------------------------------------------------------------------------
 
 

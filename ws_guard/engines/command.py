@@ -11,6 +11,8 @@ from typing import NamedTuple
 from ws_guard.sizing import InputError
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+#: `docker run --env=VAR=x`, `-eVAR=x`: the flag before the assignment.
+_CONTAINER_ENV = re.compile(r"^(?:--env=|-e=?)")
 #: Programs with their subcommand, and modules behind `python -m`: what starts which engine.
 _PROGRAMS = {("vllm", "serve"): "vllm", ("sglang", "serve"): "sglang"}
 _MODULES = {
@@ -51,7 +53,7 @@ def parse_command(words: Sequence[str]) -> Command:
         if start is not None:
             engine, behind, positional = start
             return Command(engine, environ, list(words[behind:]), positional)
-        assignment = _ASSIGNMENT.fullmatch(word)
+        assignment = _ASSIGNMENT.fullmatch(_CONTAINER_ENV.sub("", word))
         if assignment:
             environ[assignment[1]] = assignment[2]
     raise InputError(

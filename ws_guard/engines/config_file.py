@@ -21,7 +21,7 @@ def config_words(path: str) -> list[str]:
         elif isinstance(value, list):
             words += [f"--{key}", *map(str, value)] if value else []
         else:
-            text = json.dumps(value) if isinstance(value, dict) else str(value)
+            text = json.dumps(value, default=str) if isinstance(value, dict) else str(value)
             # One word: a value such as -1 would look like a flag of its own.
             words.append(f"--{key}={text}")
     return words

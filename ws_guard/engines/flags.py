@@ -40,6 +40,8 @@ class Read(NamedTuple):
     values: dict[str, Any]
     positional: list[str]
     ignored: list[str]
+    #: The last word behind an unknown flag that had several: a value, or the command's own.
+    behind: str | None = None
 
 
 def whole_number(text: str) -> int:
@@ -79,6 +81,7 @@ def read_flags(
     values: dict[str, Any] = {}
     positional: list[str] = []
     ignored: list[str] = []
+    behind: str | None = None
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -91,13 +94,13 @@ def read_flags(
         if flag is None:
             ignored.append(name)
             if not equals and name not in switches:
-                _drop_values(rest)
+                behind = _drop_values(rest) or behind
         elif flag.parse is None:
             values[flag.field] = flag.constant
         else:
             value = text if equals else _next(rest, name)
             _store(values, flag, name, path, value)
-    return Read(values, positional, ignored)
+    return Read(values, positional, ignored, behind)
 
 
 def _is_flag(word: str) -> bool:
@@ -123,10 +126,15 @@ def _next(rest: list[str], name: str) -> str:
     return rest.pop(0)
 
 
-def _drop_values(rest: list[str]) -> None:
-    """Skip the values of a flag that is not known here: up to the next flag."""
+def _drop_values(rest: list[str]) -> str | None:
+    """Skip the values of a flag that is not known here: up to the next flag.
+
+    Of several the last is returned: it may be no value, but a word of the command.
+    """
+    dropped = []
     while rest and not _is_flag(rest[0]):
-        rest.pop(0)
+        dropped.append(rest.pop(0))
+    return dropped[-1] if len(dropped) > 1 else None
 
 
 def _store(values: dict[str, Any], flag: Flag, name: str, path: list[str], text: str) -> None:

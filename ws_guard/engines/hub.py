@@ -17,10 +17,13 @@ def read_config(
 
     `cache` is the engine's own download directory, looked at before the hub's.
     """
-    path = find_config(name, environ, revision=revision, cache=cache)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        path = find_config(name, environ, revision=revision, cache=cache)
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"model {name[:80]} is no path that can be looked at: {error}") from None
+    try:
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as a model's config: {error}") from None
     if not isinstance(config, dict):
         raise InputError(f"{path} is not a model's config: no JSON object; pass --heads")

@@ -121,4 +121,6 @@ def kv_bytes_per_token(launch: Launch) -> int | None:
 def kv_tokens_lost(launch: Launch, extra_bytes: int) -> int | None:
     """KV-cache tokens of an engine that `extra_bytes` on each GPU take; DCP spreads a token."""
     per_token = kv_bytes_per_token(launch)
-    return None if per_token is None else -(-extra_bytes // per_token) * launch.dcp
+    if per_token is None or per_token <= 0:
+        return None
+    return -(-extra_bytes // per_token) * launch.dcp

@@ -96,13 +96,18 @@ def model_of(name: str, config: Mapping[str, Any]) -> Model:
 
 
 def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The language model's part: the first level that tells attention heads."""
-    if "num_attention_heads" in config:
-        return config
+    """The language model's part: the innermost level that tells attention heads.
+
+    Where two levels tell them the engines take the nested one; a key that is given above it, as by
+    an override, holds below where the nested part is silent.
+    """
     for key in _NESTED:
         nested = config.get(key)
         if isinstance(nested, Mapping):
-            return _text_config(nested)
+            inner = _text_config(nested)
+            if "num_attention_heads" in inner:
+                return inner
+            return {**config, **inner}
     return config
 
 

@@ -102,10 +102,16 @@ def _read_words(engine: str, words: list[str], positional_model: bool) -> Read:
     if path is not None:
         below = read_flags(config_words(path), specific.FLAGS, specific.SWITCHES)
         read = Read(
-            {**below.values, **read.values}, read.positional, [*below.ignored, *read.ignored]
+            {**below.values, **read.values},
+            read.positional,
+            [*below.ignored, *read.ignored],
+            read.behind,
         )
     if positional_model and read.positional:
         read.values["model"] = read.positional[0]
+    elif positional_model and read.behind is not None:
+        # `vllm serve --host 0.0.0.0 MODEL -tp 8`: the model stands behind an unknown flag's value.
+        read.values.setdefault("model", read.behind)
     return read
 
 

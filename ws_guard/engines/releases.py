@@ -55,6 +55,9 @@ def _nearest(engine: Engine, wanted: str, notes: list[str]) -> tuple[EngineRelea
         )
     below = [release for release in known if numbers(release.version) <= order]
     nearest = below[-1]
+    if re.search(r"(dev|rc|a|b)\d*", wanted):
+        told = f"{engine.name} {wanted} is no final release and may lack what {nearest.version} has"
+        notes = [*notes, told]
     if numbers(nearest.version) != order:
         reason = "newer than any" if nearest is known[-1] else "between those"
         notes = [*notes, f"{engine.name} {wanted} is {reason} looked at: as {nearest.version}"]
