@@ -119,6 +119,15 @@ def test_too_little_memory_keeps_vllms_buffer_and_says_what_to_lower_by_how_much
     assert fitting <= memory.left < STEP._replace(tokens=12_099).workspace_bytes
 
 
+def test_more_than_a_whole_gpu_leaves_smaller_steps_alone_as_the_remedy(
+    module: SimpleNamespace,
+) -> None:
+    # 2,561,671,168 bytes wanted of a GPU that has 2 GB in all.
+    said = size(module, memory=Memory(free=0, total=2_000_000_000, spoken_for=0))
+    assert "--gpu-memory-utilization" not in said
+    assert "--max-num-batched-tokens" in said
+
+
 def test_memory_that_is_just_enough_is_taken(module: SimpleNamespace) -> None:
     memory = Memory(free=WANTED + 5, total=WANTED * 2, spoken_for=5)
     assert size(module, memory=memory) == ""

@@ -127,7 +127,9 @@ def _too_little_memory(step: Step, memory: Memory) -> str:
     if memory.total:
         # In hundredths, upwards: the granularity in which people set it.
         hundredths = -(-missing * 100 // memory.total)
-        remedies.append(f"--gpu-memory-utilization by {hundredths / 100:.2f}")
+        # Nobody has a whole GPU to give away: then only smaller steps help.
+        if hundredths < 100:
+            remedies.append(f"--gpu-memory-utilization by {hundredths / 100:.2f}")
     remedies.append(f"--max-num-batched-tokens by {step.tokens - tokens:,} to {tokens:,}")
     return (
         f"the sparse MLA workspace needs {wanted:,} bytes, {memory.left:,} are left on the GPU "
