@@ -20,7 +20,7 @@ from ws_guard.board.format import (
     MAGIC,
     MAX_BYTES,
     MAX_OPS,
-    RING_CALLS,
+    RING_RUNS,
     RING_OFFSET,
     ROW_BYTES,
     ROWS_OFFSET,
@@ -105,7 +105,7 @@ def test_documented_places_are_the_real_ones() -> None:
     assert places == [
         [0, 1, HEADER_BYTES, 1],
         [DOCUMENT_OFFSET, 2, DOCUMENT_BYTES, 1],
-        [RING_OFFSET, 1, 8 * RING_CALLS, 1],
+        [RING_OFFSET, 1, 8 * RING_RUNS, 1],
         [ROWS_OFFSET, 1, EXACT_ROWS + FOLD_ROWS, ROW_BYTES],
     ]
     # Each begins where the one before it ends.
@@ -120,7 +120,7 @@ DOC = slot_format.__doc__ or ""
 @pytest.mark.parametrize(
     ("words", "constant"),
     [
-        (r"last ([\d,]+) calls, one word each", RING_CALLS),
+        (r"last ([\d,]+) calls, one word each", RING_RUNS),
         (r"first ([\d,]+) rows are taken", EXACT_ROWS),
         (r"remaining ([\d,]+), one per", FOLD_ROWS),
         (r"format version (\d)", slot_format.VERSION),

@@ -22,7 +22,7 @@ if importlib.util.find_spec("flashinfer") is None:
 from native_calls import DECODE, MIB, Watched, decode_arguments, watch, workspace  # noqa: E402
 
 from ws_guard.board import OVERFLOW, Outcome, SlotView  # noqa: E402
-from ws_guard.board.format import EXACT_ROWS, RING_CALLS, Header  # noqa: E402
+from ws_guard.board.format import EXACT_ROWS, RING_RUNS, Header  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,12 +154,12 @@ def test_what_decides_a_carve_tells_shapes_apart(
 def test_ring_holds_the_last_calls_in_order(watched: Watched, slot: ReadSlot) -> None:
     op, buffer = watched.over(nothing), workspace()
     calls = [decode_arguments(batch, buffer) for batch in (1, 2, 3)]
-    for n in range(RING_CALLS + 50):
+    for n in range(RING_RUNS + 50):
         op(*calls[n % 3])
     told = slot().calls
-    assert len(told) == RING_CALLS
+    assert len(told) == RING_RUNS
     assert sorted(call.at_ns for call in told) == [call.at_ns for call in told]
-    assert eager(slot()) == RING_CALLS + 50
+    assert eager(slot()) == RING_RUNS + 50
 
 
 def test_refusal_is_on_the_board_before_the_call(watched: Watched, slot: ReadSlot) -> None:

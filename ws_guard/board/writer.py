@@ -24,11 +24,12 @@ from .format import (
     DOCUMENT_OFFSET,
     EXACT_ROWS,
     FOLD_ROWS,
+    LANES,
     MAGIC,
     MAX_WORKSPACES,
     OVERFLOW,
-    RING_CALLS,
     RING_OFFSET,
+    RING_RUNS,
     ROW_BYTES,
     ROW_WORDS,
     ROWS_OFFSET,
@@ -40,7 +41,7 @@ from .format import (
     Shape,
     event_word,
     fold_class,
-    pack_call,
+    pack_run,
     pack_shape,
     seal,
 )
@@ -63,11 +64,17 @@ class Slot:
         self._folds: dict[tuple[int, int, int], int] = {}
         self._worst: dict[int, int] = {}
         self.words = self._bytes.cast("Q")
+        self._clocks = self._bytes.cast("d")
+        #: By lane: when its last call was, in seconds of `time.monotonic`.
+        self.last_call = self._clocks[Header.LAST_CALL : Header.LAST_CALL + LANES]
+        #: By lane: the ring word of its current run.
+        self.last_run = self.words[Header.LAST_RUN : Header.LAST_RUN + LANES]
+        self.ring = self.words[RING_WORD : RING_WORD + RING_RUNS]
+        #: The next place in the ring. It is one call in C: no two threads get the same place.
+        self.next_place = itertools.cycle(range(RING_RUNS)).__next__
         self.path = path
         self.problem = problem
         self.attached_ns = time.time_ns()
-        self.attached_monotonic_ns = time.monotonic_ns()
-        self.next_call = itertools.count().__next__
         self._write_header()
 
     @classmethod
@@ -115,6 +122,7 @@ class Slot:
         self.words[Header.PID_START_TICKS] = liveness.pid_start_ticks(pid)
         self.words[Header.PID_NAMESPACE] = liveness.pid_namespace()
         self.words[Header.ATTACHED_NS] = self.attached_ns
+        self._clocks[Header.ATTACHED_CLOCK] = time.monotonic()
         self.words[Header.MAGIC] = MAGIC
 
     def describe(self, document: Mapping[str, Any]) -> None:
@@ -164,11 +172,11 @@ class Slot:
         self._bytes[start : start + SHAPE_BYTES] = data
         self.words[_row_word(row)] = seal(data)
 
-    def record(self, row: int, outcome: Outcome) -> None:
-        """Put a call into the ring of the last calls."""
-        elapsed = time.monotonic_ns() - self.attached_monotonic_ns
-        place = RING_WORD + (self.next_call() & (RING_CALLS - 1))
-        self.words[place] = pack_call(elapsed, row, outcome)
+    def begin_run(self, lane: int, row: int, outcome: Outcome) -> None:
+        """From now on the calls of a lane are of another row or outcome; the first is made now."""
+        word = pack_run(time.monotonic_ns(), row, outcome)
+        self.ring[self.next_place()] = self.last_run[lane] = word
+        self.last_call[lane] = time.monotonic()
 
     def add_event(self, op: int, kind: int, action: int, count: int = 1) -> None:
         """Count an overflow or overrun (`count` -1 takes one back) and stamp its time."""
@@ -200,8 +208,9 @@ class Slot:
 
     def drop(self) -> None:
         """Let go of the file without a mark: what a forked child does, and the end of `close`."""
-        self.words.release()
-        self._bytes.release()
+        views = self.last_call, self.last_run, self.ring, self._clocks, self.words, self._bytes
+        for view in views:
+            view.release()
         self._memory.close()
         if self._fd is not None:
             os.close(self._fd)

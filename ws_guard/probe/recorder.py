@@ -12,15 +12,13 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ws_guard.board import MAX_WORKSPACES, OVERFLOW, Board, Slot, remove_dead
+from ws_guard.board import ACTIONS, MAX_WORKSPACES, OVERFLOW, Board, Slot, remove_dead
 from ws_guard.board.format import Header, event_word
 from ws_guard.sizing import Layout
 
-from .tuning import Tuning
-
 log = logging.getLogger("ws_guard")
 
-_OBSERVED = 0
+_OBSERVED = ACTIONS.index("observed")
 _LOGGED_KINDS = 100
 
 
@@ -47,6 +45,8 @@ class Recorder:
         self.lock = threading.RLock()
         #: Called whenever `slot` has become another one.
         self.on_new_slot: list[Callable[[], None]] = []
+        #: Called after those.
+        self.after_new_slot: list[Callable[[], None]] = []
         self._board = board
         self._ops = {op: index for index, op in enumerate(ops)}
         self._document: dict[str, Any] = {**document, "ops": ops, "workspaces": []}
@@ -80,6 +80,17 @@ class Recorder:
             names = self._document["workspaces"]
             self.describe(workspaces=[*names, _free_name(site or f"ws{number}", names)])
         return number
+
+    def workspace_name(self, number: int) -> str:
+        """What the workspace of a number is called; the last number stands for `other`."""
+        names: list[str] = self._document["workspaces"]
+        return names[number] if number < len(names) else "other"
+
+    def planned(self, number: int) -> dict[str, Any]:
+        """The plan of the workspace of a number; empty where none is known."""
+        name = self.workspace_name(number)
+        plans: list[dict[str, Any]] = self._document.get("planned") or []
+        return next((plan for plan in plans if plan.get("workspace") == name), {})
 
     def _site_name(self, address: int, op: str) -> str:
         try:
@@ -166,23 +177,25 @@ class Recorder:
 
     def _replace_slot(self, slot: Slot) -> None:
         self.slot = slot
-        for rebind in self.on_new_slot:
+        for rebind in [*self.on_new_slot, *self.after_new_slot]:
             rebind()
 
     # -- what went wrong ----------------------------------------------------------------------
     # Called around native calls: whatever happens here, the engine goes on as if we were not there.
 
-    def add_event(self, op: str, kind: int) -> None:
-        """Count an overflow or overrun that was observed."""
-        self.slot.add_event(self._ops[op], kind, _OBSERVED)
+    def add_event(self, op: str, kind: int, action: str) -> None:
+        """Count an overflow or overrun that was observed, raised or split."""
+        self.slot.add_event(self._ops[op], kind, ACTIONS.index(action))
 
-    def native_failed(self, op: str, foreseen: bool, error: Exception, tuning: Tuning) -> None:
+    def native_failed(
+        self, op: str, foreseen: bool, error: Exception, *, tuning: bool = False
+    ) -> None:
         """A native call raised: right the account where that was not what was foreseen."""
         with contextlib.suppress(Exception), self.lock:
             # The tuner tries what may be refused, and swallows the refusals: no event.
-            refused = is_refusal(error) and not tuning.tuner.is_tuning_mode
+            refused = is_refusal(error) and not tuning
             if refused and not foreseen:
-                self.add_event(op, OVERFLOW)
+                self.add_event(op, OVERFLOW, "observed")
                 self.stumbled(f"a refusal was not foreseen: {str(error)[:200]}")
             if foreseen and not refused:
                 self._take_back(op)
