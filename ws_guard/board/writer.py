@@ -44,6 +44,8 @@ from .format import (
     pack_run,
     pack_shape,
     seal,
+    unpack_run,
+    unpack_shape,
 )
 
 RING_WORD = RING_OFFSET // 8
@@ -177,6 +179,22 @@ class Slot:
         word = pack_run(time.monotonic_ns(), row, outcome)
         self.ring[self.next_place()] = self.last_run[lane] = word
         self.last_call[lane] = time.monotonic()
+
+    def shapes_since(self, clock: float) -> list[Shape]:
+        """Shapes of the calls made since a moment of the monotonic clock, in order of their last
+        known call."""
+        moments: dict[int, float] = {}
+        lanes = zip(self.last_run, self.last_call, strict=True)
+        runs = [(run, unpack_run(run)[0] / 1e9) for run in self.ring]
+        for run, called in [*runs, *lanes]:
+            row = unpack_run(run)[1]
+            if run and called >= clock:
+                moments[row] = max(called, moments.get(row, 0.0))
+        return [self._shape(row) for row in sorted(moments, key=moments.__getitem__)]
+
+    def _shape(self, row: int) -> Shape:
+        start = ROWS_OFFSET + row * ROW_BYTES + 8
+        return unpack_shape(bytes(self._bytes[start : start + SHAPE_BYTES]))
 
     def add_event(self, op: int, kind: int, action: int, count: int = 1) -> None:
         """Count an overflow or overrun (`count` -1 takes one back) and stamp its time."""

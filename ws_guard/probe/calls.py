@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ws_guard.sizing import HeadDims
 
@@ -29,6 +29,16 @@ class NativeCall(NamedTuple):
     max_kv_len: int | None
     sum_q: int
     counter_buffer_bytes: int | None
+
+
+class Positions(Protocol):
+    """Where an op keeps its arguments."""
+
+    def read(self, args: tuple[Any, ...]) -> NativeCall:
+        """What matters of a call. Only shapes, sizes and addresses are looked at."""
+
+    def with_workspace(self, args: tuple[Any, ...], workspace: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        """The same call on another workspace, a tensor of uint8."""
 
 
 class Alike(NamedTuple):

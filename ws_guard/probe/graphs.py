@@ -84,6 +84,8 @@ class Graphs:
         self.is_capturing: Callable[[], bool] = lambda: True
         #: The stream that the calling thread uses now, without asking CUDA.
         self.current_stream: Callable[[], object] = lambda: None
+        #: Streams that were captured: what ran on them before was the warm-up.
+        self.captured_streams: set[object] = set()
         self._recorder = recorder
         self._captures: list[_Capture] = []
         self._accounts: weakref.WeakSet[GraphAccount] = weakref.WeakSet()
@@ -103,6 +105,7 @@ class Graphs:
                 setattr(graph, ACCOUNT, account)
                 capture = _Capture(account, threading.get_ident(), self.current_stream())
                 self._captures.append(capture)
+                self.captured_streams.add(capture.stream)
                 self._tell()
         except Exception as error:  # noqa: BLE001 - the probe never harms the engine
             self._recorder.stumbled(error)

@@ -28,6 +28,7 @@ from .releases import (
     sm_count_of_gpu,
 )
 from .scratch import Scratch, may_use_scratch, scratch
+from .slabs import head_slab
 
 __all__ = [
     "DEFAULT_SM_COUNT",
@@ -55,6 +56,7 @@ __all__ = [
     "Scratch",
     "Slab",
     "carve",
+    "head_slab",
     "is_newer_than_seen",
     "judge",
     "layouts_of_release",

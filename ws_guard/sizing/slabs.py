@@ -41,6 +41,12 @@ def carved_slabs(call: Call, layout: Layout) -> dict[Slab, int]:
     }
 
 
+def head_slab(entry: Entry, lse: bool, layout: Layout) -> Slab | None:
+    """The slab at the head of a workspace; None where a call carves nothing."""
+    steps = (step for step in layout.steps[entry] if step.when == "always" or lse)
+    return next((step.slab for step in steps), None)
+
+
 def carves_scratch(entry: Entry, layout: Layout) -> bool:
     """Whether the rest of the workspace is handed to the kernel as scratch."""
     return any(step.slab == "scratch" for step in layout.steps[entry])
