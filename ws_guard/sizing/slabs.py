@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .call import Call
 from .layouts import Entry, Layout, SizeRule, Slab
 
 _SIZEOF_FLOAT2 = 8
 _SIZEOF_INT32 = 4
+
+
+class Scratch(NamedTuple):
+    """Bytes of scratch; `exact`, or the most that any kernel of that shape writes."""
+
+    bytes: int
+    exact: bool
 
 
 def round_up(value: int, multiple: int) -> int:
@@ -30,6 +39,11 @@ def slab_bytes(rule: SizeRule, call: Call, layout: Layout) -> int:
 def external_counter_bytes(call: Call) -> int:
     """Bytes that the external counter must have (`getMultiCtasKvCounterBytes`, 0.6.15 on)."""
     return _SIZEOF_INT32 * round_up(max(call.batch * call.heads, call.sm_count), 8)
+
+
+def ceil_div(value: int, divisor: int) -> int:
+    """`value / divisor`, rounded up."""
+    return -(-value // divisor)
 
 
 def carved_slabs(call: Call, layout: Layout) -> dict[Slab, int]:
