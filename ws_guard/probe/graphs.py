@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ws_guard.board import OVERRUN, Outcome
 from ws_guard.board.format import COUNT_REPLAYED, REPLAYS, SUM_REPLAYED
 
-from .calls import Key, NativeCall
+from .calls import Key, Met, NativeCall
 from .recorder import Recorder
 
 if TYPE_CHECKING:
@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 
 #: The attribute of a graph object that holds its account.
 ACCOUNT = "_ws_guard_account"
+
+
+class _Remembered(NamedTuple):
+    """Stands for the arguments of a call that was captured: what mattered of them."""
+
+    native: NativeCall
+
+    def read(self, _args: tuple[Any, ...]) -> NativeCall:
+        return self.native
+
+    def with_workspace(self, args: tuple[Any, ...], _workspace: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        return args
 
 
 class GraphAccount:
@@ -38,14 +50,17 @@ class GraphAccount:
         self.times: Any = None
         self.rows: tuple[int, ...] = ()
         self.overruns: list[str] = []
-        self._calls: dict[tuple[Ledger, Key], tuple[NativeCall, int]] = {}
+        self._calls: dict[tuple[Ledger, Key], tuple[Met, int]] = {}
 
-    def add(self, ledger: Ledger, key: Key, read: Callable[[], NativeCall], done: Done) -> None:
+    def add(self, ledger: Ledger, met: Met, done: Done) -> None:
         """Remember a call that is being captured; one that was raised is not in the graph."""
         if done.action == "raised":
             return
-        native, count = self._calls.get((ledger, key)) or (read(), 0)
-        self._calls[ledger, key] = native, count + 1
+        # Not the tensors: a graph keeps its own alive, and no others.
+        native, args = met.read(), ()
+        kept = met._replace(like=None, workspace=None, args=args, where=_Remembered(native))
+        _, count = self._calls.get((ledger, met.key)) or (kept, 0)
+        self._calls[ledger, met.key] = kept, count + 1
         if done.outcome == Outcome.OVERRUN:
             self.overruns.append(ledger.op)
 
@@ -53,14 +68,14 @@ class GraphAccount:
         """Work out what a replay adds to the slot as it is now."""
         added: dict[int, int] = {}
         rows = []
-        for (ledger, key), (native, count) in self._calls.items():
-            row = ledger.row_of(key, native)
+        for (ledger, _), (met, count) in self._calls.items():
+            row = ledger.row_of(met)
             rows.append(row.number)
             word = row.first_word + COUNT_REPLAYED
             added[word] = added.get(word, 0) + count
             if row.folded:
                 word = row.first_word + SUM_REPLAYED
-                added[word] = added.get(word, 0) + count * native.batch
+                added[word] = added.get(word, 0) + count * met.batch
         self.words, self.times = recorder.slot.words, recorder.slot.last_call
         self.rows = tuple(dict.fromkeys(rows))
         self.additions = tuple(added.items())

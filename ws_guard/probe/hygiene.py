@@ -6,18 +6,15 @@ reports on FlashInfer, vLLM and SGLang: buffers that were shared or not zeroed.
 
 from __future__ import annotations
 
+from ws_guard.sizing import ENTRY_OF_OP, XQA_OPS, XQA_SEMAPHORE_BYTES, Slab, head_slab
 
-from ws_guard.sizing import ENTRY_OF_OP, Slab, head_slab
-
-from .calls import Alike
+from .calls import Met
 from .counters import CounterCheck
 from .graphs import Graphs
 from .recorder import Recorder
 
 #: Buffers whose use is remembered; an engine has a handful.
 _MAX_USES = 1024
-#: The op of another kernel family, whose semaphores trtllm-gen knows nothing of.
-_XQA = "xqa"
 
 
 class _Use:
@@ -39,24 +36,24 @@ class Hygiene:
         self._uses: dict[int, _Use] = {}
         graphs.on_capture.append(self._forgive_warm_ups)
 
-    def see(self, op: str, alike: Alike, *, captured: bool) -> None:
+    def see(self, op: str, met: Met, *, captured: bool) -> None:
         """Look at a call before it is made. `captured` ones run on the streams of their replays."""
-        head = head_slab(ENTRY_OF_OP[op], not alike.no_lse, self._recorder.layout)
-        use = self._uses.get(alike.address)
+        head = head_slab(ENTRY_OF_OP[op], met.lse, self._recorder.layout)
+        use = self._uses.get(met.address)
         if use is None:
             if len(self._uses) >= _MAX_USES:
                 return
-            use = self._uses[alike.address] = _Use()
-            self._check_size(op, alike)
+            use = self._uses[met.address] = _Use()
+            self._check_size(op, met)
         if head is not None and (op, head) not in use.heads:
             if head == "counter" and not captured and not use.heads:
-                self._check_counter(op, alike)
+                self._check_counter(op, met)
             use.heads[op, head] = None
-            self._judge_ops(op, alike.address, use)
+            self._judge_ops(op, met.address, use)
         stream = None if captured else self._graphs.current_stream()
         if stream is not None and stream not in use.streams:
             use.streams[stream] = None
-            self._judge_streams(op, alike.address, use)
+            self._judge_streams(op, met.address, use)
 
     def _name(self, address: int, op: str) -> str:
         return self._recorder.workspace_name(self._recorder.workspace_number(address, op))
@@ -78,8 +75,8 @@ class Hygiene:
             return
         self._recorder.set_warning(
             key,
-            f"{self._name(address, op)}: used from {len(streams)} streams; calls that overlap share "
-            "counters and slabs; reports: hangs and wrong output. Give each stream its own "
+            f"{self._name(address, op)}: used from {len(streams)} streams; calls that overlap "
+            "share counters and slabs; reports: hangs and wrong output. Give each stream its own "
             "workspace",
         )
 
@@ -89,21 +86,18 @@ class Hygiene:
             if len(use.streams) > 1 and use.heads:
                 self._judge_streams(next(iter(use.heads))[0], address, use)
 
-    def _check_size(self, op: str, alike: Alike) -> None:
-        tensor = alike.workspace()
-        if tensor is None or not isinstance(alike.workspace_bytes, int):
-            return
-        held = tensor.numel() * tensor.itemsize
-        if held < alike.workspace_bytes:
+    def _check_size(self, op: str, met: Met) -> None:
+        held = met.workspace.numel() * met.workspace.itemsize
+        if held < met.bytes:
             self._recorder.set_warning(
-                f"size {alike.address}",
-                f"{self._name(alike.address, op)}: the call says {alike.workspace_bytes:,} bytes, "
-                f"its buffer has {held:,}: slabs carved behind its end overwrite other memory, and "
-                "nobody checks. Pass the buffer that the size belongs to",
+                f"size {met.address}",
+                f"{self._name(met.address, op)}: the call says {met.bytes:,} bytes, its buffer has "
+                f"{held:,}: slabs carved behind its end overwrite other memory, and nobody checks. "
+                "Pass the buffer that the size belongs to",
             )
 
-    def _check_counter(self, op: str, alike: Alike) -> None:
-        address = alike.address
+    def _check_counter(self, op: str, met: Met) -> None:
+        address = met.address
 
         def found_dirty() -> None:
             self._recorder.set_warning(
@@ -113,16 +107,16 @@ class Hygiene:
                 "and let nothing else write there",
             )
 
-        tensor = alike.workspace()
-        if tensor is not None:
-            self._counters.check(tensor, self._recorder.layout.counter_bytes, found_dirty)
+        xqa = ENTRY_OF_OP[op] in XQA_OPS
+        size = XQA_SEMAPHORE_BYTES if xqa else self._recorder.layout.counter_bytes
+        self._counters.check(met.workspace, size, found_dirty)
 
 
 def clashing(heads: list[tuple[str, Slab]]) -> str:
     """Why ops do not go together on one buffer, by what each has at its head; "" where they do."""
     for op, head in heads:
         for other, others_head in heads:
-            if (ENTRY_OF_OP[op] == _XQA) != (ENTRY_OF_OP[other] == _XQA):
+            if (ENTRY_OF_OP[op] in XQA_OPS) != (ENTRY_OF_OP[other] in XQA_OPS):
                 return f"shared by {op} and {other}, whose counters do not know of each other"
             if head == "counter" and others_head != "counter":
                 return (

@@ -20,7 +20,7 @@ from ws_guard.sizing.errors import whole
 from .graphs import Graphs
 from .recorder import Recorder
 from .ticker import Ticker
-from .zone import ZONE_BYTES, Zone, paint
+from .zone import Zone, paint
 
 _WORD = 8
 _KEPT_REPORTS = 4
