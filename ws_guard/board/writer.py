@@ -180,17 +180,19 @@ class Slot:
         self.ring[self.next_place()] = self.last_run[lane] = word
         self.last_call[lane] = time.monotonic()
 
-    def shapes_since(self, clock: float) -> list[Shape]:
-        """Shapes of the calls made since a moment of the monotonic clock, in order of their last
-        known call."""
-        moments: dict[int, float] = {}
-        lanes = zip(self.last_run, self.last_call, strict=True)
-        runs = [(run, unpack_run(run)[0] / 1e9) for run in self.ring]
-        for run, called in [*runs, *lanes]:
-            row = unpack_run(run)[1]
-            if run and called >= clock:
-                moments[row] = max(called, moments.get(row, 0.0))
-        return [self._shape(row) for row in sorted(moments, key=moments.__getitem__)]
+    def calls_since(self, clock: float) -> list[tuple[Shape, Outcome]]:
+        """Shapes and outcomes of the runs that had a call since a moment of the monotonic clock, in
+        order of the last that is known."""
+        moments = {run: unpack_run(run)[0] / 1e9 for run in self.ring if run}
+        for run, called in zip(self.last_run, self.last_call, strict=True):
+            if run:
+                moments[run] = called
+        since = [run for run, called in moments.items() if called >= clock]
+        calls = []
+        for run in sorted(since, key=moments.__getitem__):
+            _, row, outcome = unpack_run(run)
+            calls.append((self._shape(row), Outcome(outcome)))
+        return calls
 
     def _shape(self, row: int) -> Shape:
         start = ROWS_OFFSET + row * ROW_BYTES + 8

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ws_guard.board import OVERRUN
+from ws_guard.board import OVERRUN, Outcome
 from ws_guard.sizing import InputError, Plan
 from ws_guard.sizing.errors import whole
 
@@ -154,11 +154,19 @@ class Provisions:
         """A zone was destroyed: count an overrun, and tell the calls that may have done it."""
         recorder = self._recorder
         with recorder.lock:
-            numbers = recorder.workspaces_at(provision.address)
-            suspects = recorder.slot.shapes_since(since)
-            calls = [shape for shape in suspects if shape.workspace in numbers]
-            # Nobody is known to have called: whatever wrote there, the first op stands for it.
-            recorder.add_event(recorder.op_name(calls[-1].op if calls else 0), OVERRUN, "observed")
+            users = [at for (at, _), each in self._callers.items() if each.provision is provision]
+            numbers = [
+                number
+                for address in (provision.address, *users)
+                for number in recorder.workspaces_at(address)
+            ]
+            runs = [run for run in recorder.slot.calls_since(since) if run[0].workspace in numbers]
+            calls = [shape for shape, _ in runs]
+            # One that was certain at its call was counted then.
+            if not any(outcome == Outcome.OVERRUN for _, outcome in runs):
+                # Where nobody is known to have called, the first op stands for whatever wrote there.
+                op = recorder.op_name(calls[-1].op if calls else 0)
+                recorder.add_event(op, OVERRUN, "observed")
             name = recorder.workspace_name(numbers[-1]) if numbers else "provision"
             shift = time.time() - time.monotonic()
             self._reports.append(
