@@ -88,7 +88,7 @@ def test_no_capture_is_invalidated(
     monkeypatch.setenv("WS_GUARD_ZONE_INTERVAL", "0.01")
     probe = probe_after()
     made = probe.provision(plan, "cuda", workspace_bytes=64 * MIB, zone_bytes=MIB)
-    left, right = torch.randn(2, 256, 256, device="cuda")
+    left, right = torch.ones(2, 256, 256, device="cuda")
     torch.mm(left, right)
     started = time.monotonic()
     looks = made.zone.answer().number
@@ -113,7 +113,7 @@ def test_no_capture_is_invalidated_by_looks_during_it(
     monkeypatch.setenv("WS_GUARD_ZONE_INTERVAL", "3600")
     probe = probe_after()
     made = probe.provision(plan, "cuda", workspace_bytes=64 * MIB, zone_bytes=MIB)
-    left, right = torch.randn(2, 256, 256, device="cuda")
+    left, right = torch.ones(2, 256, 256, device="cuda")
     torch.mm(left, right)
     stop = threading.Event()
 

@@ -184,9 +184,8 @@ class Slot:
         """Shapes and outcomes of the runs that had a call since a moment of the monotonic clock, in
         order of the last that is known."""
         moments = {run: unpack_run(run)[0] / 1e9 for run in self.ring if run}
-        for run, called in zip(self.last_run, self.last_call, strict=True):
-            if run:
-                moments[run] = called
+        lanes = zip(self.last_run, self.last_call, strict=True)
+        moments |= {run: called for run, called in lanes if run}
         since = [run for run, called in moments.items() if called >= clock]
         calls = []
         for run in sorted(since, key=moments.__getitem__):

@@ -44,7 +44,8 @@ class Hygiene:
             if len(self._uses) >= _MAX_USES:
                 return
             use = self._uses[met.address] = _Use()
-            self._check_size(op, met)
+            if ENTRY_OF_OP[op] not in XQA_OPS:  # whose views say themselves how large they are
+                self._check_size(op, met)
         if head is not None and (op, head) not in use.heads:
             if head == "counter" and not captured and not use.heads:
                 self._check_counter(op, met)

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 from ws_guard.board import OVERRUN, Outcome
 from ws_guard.sizing import InputError, Plan
 from ws_guard.sizing.errors import whole
+from ws_guard.sizing.slabs import round_up
 
 from .graphs import Graphs
 from .recorder import Recorder
 from .ticker import Ticker
-from .zone import Zone, paint
+from .zone import LINE_BYTES, Zone, paint
 
 _WORD = 8
 _KEPT_REPORTS = 4
@@ -58,7 +59,7 @@ def allocate(plan: Plan, device: Any, workspace_bytes: int | None, zone_bytes: i
     size = plan.workspace_bytes if plan.fits else plan.recommended_workspace_bytes
     if workspace_bytes is not None:
         size = whole("workspace_bytes", workspace_bytes, least=1)
-    zone_bytes = whole("zone_bytes", zone_bytes, least=_WORD) // _WORD * _WORD
+    zone_bytes = whole("zone_bytes", zone_bytes, least=1)
     torch: Any = sys.modules.get("torch")
     if torch is None:
         raise InputError("provision needs torch: import it first")
@@ -66,9 +67,9 @@ def allocate(plan: Plan, device: Any, workspace_bytes: int | None, zone_bytes: i
         device = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise InputError(f"device is what torch.device takes, got {device!r}: {error}") from None
-    # The zone begins at the first whole word behind the workspace; what is between them is its too.
-    start = -(-size // _WORD) * _WORD
-    block = torch.zeros(start + zone_bytes, dtype=torch.uint8, device=device)
+    # The zone begins with the first whole word behind the workspace, and ends with a whole line.
+    start = round_up(size, _WORD)
+    block = torch.zeros(start + round_up(zone_bytes, LINE_BYTES), dtype=torch.uint8, device=device)
     if block.is_cuda:
         torch.cuda.synchronize(device)
     zone = paint(block[start:].view(torch.int64))
@@ -164,7 +165,7 @@ class Provisions:
             calls = [shape for shape, _ in runs]
             # One that was certain at its call was counted then.
             if not any(outcome == Outcome.OVERRUN for _, outcome in runs):
-                # Where nobody is known to have called, the first op stands for whatever wrote there.
+                # Where nobody is known to have called, the first op stands for who wrote there.
                 op = recorder.op_name(calls[-1].op if calls else 0)
                 recorder.add_event(op, OVERRUN, "observed")
             name = recorder.workspace_name(numbers[-1]) if numbers else "provision"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable
 
@@ -25,12 +26,16 @@ class Ticker:
         with self._lock:
             self._jobs.append(job)
             if self._thread is None:
+                # An interpreter that ends kills its daemon threads, in the middle of C++ if need
+                # be, and that would end the process by an abort.
+                atexit.register(self.stop)
                 self._stopping = threading.Event()
                 self._thread = threading.Thread(target=self._run, name="ws_guard", daemon=True)
                 self._thread.start()
 
     def stop(self) -> None:
         """End the thread, and wait until it has."""
+        atexit.unregister(self.stop)
         with self._lock:
             thread, self._thread = self._thread, None
             self._jobs.clear()

@@ -95,25 +95,27 @@ def xqa_positions_of(contract: XqaContract, op: str) -> XqaPositions:
 
 
 def instrument_xqa(native: NativeFunction, where: XqaPositions, ledger: Ledger) -> NativeFunction:
-    """A function that does what `native` does and accounts for every call of it."""
-    query_at, batch_at, kv_len_at = where.query, where.batch, where.kv_len
+    """A function that does what `native` does and accounts for every call of it.
+
+    A module of XQA is compiled for one head dim, one ratio of heads to KV heads and one kernel:
+    these need not be asked of the tensors of every call.
+    """
+    batch_at, q_len_at, kv_heads_at, ragged_at = _compared(where)
     semaphores_at, scratch_at = where.semaphores, where.scratch
-    q_len_at, kv_heads_at, fp8_at = _compared(where)
-    lane, recorder, meet = ledger.lane, ledger.recorder, _meeting(where, ledger)
+    lane, recorder, meet = ledger.lane, ledger.recorder, _meeting(native, where, ledger)
 
     def probe(*args: Any) -> Any:  # noqa: ANN401 - whatever the native function takes and gives
         handling = None
         try:
-            batch, q_len, kv_heads, kv_len, fp8, shape, size, address, words, word, times = (
+            batch, q_len, kv_heads, uniform, module, size, address, _, words, word, times = (
                 ledger.run
             )
             if (
                 args[batch_at] == batch
                 and args[q_len_at] == q_len
                 and args[kv_heads_at] == kv_heads
-                and args[kv_len_at] == kv_len
-                and args[fp8_at] == fp8
-                and args[query_at].shape == shape
+                and (args[ragged_at] is None) is uniform
+                and module is native
                 and args[scratch_at].numel() == size
                 and args[semaphores_at].data_ptr() == address
             ):
@@ -135,9 +137,11 @@ def instrument_xqa(native: NativeFunction, where: XqaPositions, ledger: Ledger) 
     return probe
 
 
-def _meeting(where: XqaPositions, ledger: Ledger) -> Callable[[tuple[Any, ...]], Handling | None]:
+def _meeting(
+    native: NativeFunction, where: XqaPositions, ledger: Ledger
+) -> Callable[[tuple[Any, ...]], Handling | None]:
     """What the hot path calls for a call that is not like the one before it."""
-    q_len_at, kv_heads_at, fp8_at = _compared(where)
+    batch_at, q_len_at, kv_heads_at, ragged_at = _compared(where)
 
     def meet(args: tuple[Any, ...]) -> Handling | None:
         if len(args) != where.arguments:
@@ -145,14 +149,14 @@ def _meeting(where: XqaPositions, ledger: Ledger) -> Callable[[tuple[Any, ...]],
             raise TypeError(f"{ledger.op} was called with {count}")
         semaphores, scratch = args[where.semaphores], args[where.scratch]
         like = (
-            args[where.batch],
+            args[batch_at],
             args[q_len_at],
             args[kv_heads_at],
-            args[where.kv_len],
-            args[fp8_at],
-            args[where.query].shape,
+            args[ragged_at] is None,
+            native,
             scratch.numel(),
             semaphores.data_ptr(),
+            None,
         )
         shapes = ledger.known
         known = shapes.get(like)
@@ -160,16 +164,23 @@ def _meeting(where: XqaPositions, ledger: Ledger) -> Callable[[tuple[Any, ...]],
             count_known(ledger, shapes, known)
             return None
         address, size = _workspace(semaphores, scratch)
-        return ledger.meet(Met(like, like, like[0], False, semaphores, address, size, args, where))
+        met = Met(like, like, like[0], False, semaphores, address, size, args, where)
+        if where.ragged is not None and args[where.ragged] is not None:
+            # Its tokens, which decide whether the scratch is exact, are asked of every call.
+            met = met._replace(like=None, key=(*like, args[where.query].shape[0]))
+        return ledger.meet(met)
 
     return meet
 
 
-def _compared(where: XqaPositions) -> tuple[int, int, int]:
-    """Where q_len, KV heads and the kernel stand; an op without one looks at its batch again."""
-    optional = (where.q_len, where.kv_heads, where.sm90_fp8)
-    q_len, kv_heads, fp8 = (where.batch if at is None else at for at in optional)
-    return q_len, kv_heads, fp8
+def _compared(where: XqaPositions) -> tuple[int, int, int, int]:
+    """Where batch, q_len, KV heads and the mark of a ragged query stand.
+
+    An op without one of them looks at its batch again, or at what is never None.
+    """
+    q_len = where.batch if where.q_len is None else where.q_len
+    kv_heads = where.batch if where.kv_heads is None else where.kv_heads
+    return where.batch, q_len, kv_heads, where.scratch if where.ragged is None else where.ragged
 
 
 def _workspace(semaphores: Any, scratch: Any) -> tuple[int, int]:  # noqa: ANN401 - tensors

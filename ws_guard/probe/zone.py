@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, Protocol
 ZONE_BYTES = 1 << 20
 _PATTERN = 0x5AC3_96A5_3C69_A55A
 _WORD = 8
+#: A zone is as many lines of 256 words, each of which is summed at once.
+LINE_BYTES = 256 * _WORD
 
 
 class Look(NamedTuple):
@@ -63,16 +65,24 @@ class _HostZone:
 
 
 class _CudaZone:
+    """Every buffer is had at the start and no kernel takes another: an allocation in the middle of
+    somebody's capture may ask CUDA what it must not be asked."""
+
     def __init__(self, memory: Any) -> None:  # noqa: ANN401
         torch: Any = sys.modules["torch"]
         self._torch, self._memory = torch, memory
         self._stream = torch.cuda.Stream(memory.device)
-        self._differs = torch.empty(memory.numel(), dtype=torch.bool, device=memory.device)
+        words = {"dtype": torch.int64, "device": memory.device}
+        # Summed in two steps, each of which one block of threads does without a buffer.
+        self._lines = memory.numel() * _WORD // LINE_BYTES
+        self._differs = torch.zeros(memory.numel(), **words)
+        self._of_line = torch.zeros(self._lines, **words)
         #: Destroyed words, and the number of the look.
-        self._found = torch.zeros(2, dtype=torch.int64, device=memory.device)
+        self._found = torch.zeros(2, **words)
         self._told = torch.zeros(2, dtype=torch.int64, pin_memory=True)
+        torch.cuda.synchronize(memory.device)
+        # The first times bring in whatever kernels it takes.
         self._on_stream(self._paint)
-        # The first look brings in whatever kernels and buffers it takes.
         self.look()
         self._stream.synchronize()
 
@@ -96,7 +106,8 @@ class _CudaZone:
     def _compare(self) -> None:
         torch = self._torch
         torch.ne(self._memory, _PATTERN, out=self._differs)
-        torch.sum(self._differs, dim=0, keepdim=True, dtype=torch.int64, out=self._found[:1])
+        torch.sum(self._differs.view(self._lines, -1), dim=1, out=self._of_line)
+        torch.sum(self._of_line, dim=0, keepdim=True, out=self._found[:1])
         self._found[1:].add_(1)
         # One copy: count and number never come apart.
         self._told.copy_(self._found, non_blocking=True)
