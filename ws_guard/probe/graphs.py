@@ -6,6 +6,7 @@ captures and replays come to be known is the matter of `graph_hooks`.
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable
@@ -154,39 +155,60 @@ class Graphs:
             self._tell()
         return None
 
-    def _begin_run(self, account: GraphAccount) -> None:
-        """Another graph than the one before is replayed."""
-        with self._recorder.lock:
-            self._current = account
-            for row in account.rows:
-                self._recorder.slot.begin_run(REPLAYS, row, Outcome.REPLAYED)
-
-    def _note_overruns(self, account: GraphAccount) -> None:
-        """Count the overruns of a replay: the same as at capture."""
-        for op in account.overruns:
-            self._recorder.add_event(op, OVERRUN, "observed")
-
     def counter_of_replays(self) -> Callable[[Any], None]:
         """A function that accounts for a replay of the graph it is given: the hot path."""
         recorder = self._recorder
 
         def count(graph: Any) -> None:  # noqa: ANN401 - a torch.cuda.CUDAGraph
             try:
-                account = graph._ws_guard_account
-                if account is not None and account.additions:
-                    words, times = account.words, account.times
+                account: GraphAccount | None = graph._ws_guard_account
+                if account is not None:
+                    words = account.words
                     for word, much in account.additions:
                         words[word] += much
-                    if self._current is account:
-                        times[REPLAYS] = monotonic()
-                    else:
+                    if account is self._current:
+                        account.times[REPLAYS] = monotonic()
+                    elif account.additions:
                         self._begin_run(account)
-                    if account.overruns:
-                        self._note_overruns(account)
             except Exception as error:  # noqa: BLE001 - the probe never harms the engine
                 recorder.stumbled(error)
 
         return count
+
+    def counting(self, launch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A method that does what `launch` does and accounts for the replay.
+
+        As `counter_of_replays`, without the call: a replay is little more than a call itself.
+        """
+        recorder = self._recorder
+
+        @functools.wraps(launch)
+        def replay(graph: Any) -> Any:  # noqa: ANN401 - a torch.cuda.CUDAGraph
+            try:
+                account: GraphAccount | None = graph._ws_guard_account
+                if account is not None:
+                    words = account.words
+                    for word, much in account.additions:
+                        words[word] += much
+                    if account is self._current:
+                        account.times[REPLAYS] = monotonic()
+                    elif account.additions:
+                        self._begin_run(account)
+            except Exception as error:  # noqa: BLE001 - the probe never harms the engine
+                recorder.stumbled(error)
+            return launch(graph)
+
+        return replay
+
+    def _begin_run(self, account: GraphAccount) -> None:
+        """Another graph than the one before is replayed, or one that overruns at every replay."""
+        with self._recorder.lock:
+            # One that overruns is never the current one: each of its replays comes here.
+            self._current = None if account.overruns else account
+            for row in account.rows:
+                self._recorder.slot.begin_run(REPLAYS, row, Outcome.REPLAYED)
+            for op in account.overruns:
+                self._recorder.add_event(op, OVERRUN, "observed")
 
     def _settle_all(self) -> None:
         self._current = None
