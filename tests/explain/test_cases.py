@@ -84,12 +84,8 @@ def test_the_numbers_alone_are_consistent(explain_one: ExplainOne) -> None:
     assert found.env == {}
 
 
-@pytest.mark.parametrize(
-    ("line", "layouts"), [(49, {"A", "B"}), (71, {"C"})], ids=["49", "71"]
-)
-def test_the_line_tells_the_layout(
-    line: int, layouts: set[str], explain_one: ExplainOne
-) -> None:
+@pytest.mark.parametrize(("line", "layouts"), [(49, {"A", "B"}), (71, {"C"})], ids=["49", "71"])
+def test_the_line_tells_the_layout(line: int, layouts: set[str], explain_one: ExplainOne) -> None:
     found = explain_one([overflow(STATS, 1_611_661_312, 404_750_336, line)])
     assert set(found.layouts) == layouts
     assert found.confidence == "consistent"
@@ -110,9 +106,11 @@ def test_candidates_are_ranked(explain_one: ExplainOne) -> None:
     found = explain_one([overflow(STATS, 470_810_624, 413_138_944)[60:]])
     assert found.confidence == "consistent"
     # (470,810,624 - 1 MiB) / (8 * 256) = 229,376 heads * rows.
-    assert [
-        (each.num_qo_heads, each.batch_size) for each in found.solutions[:3]
-    ] == [(64, 3_584), (128, 1_792), (32, 7_168)]
+    assert [(each.num_qo_heads, each.batch_size) for each in found.solutions[:3]] == [
+        (64, 3_584),
+        (128, 1_792),
+        (32, 7_168),
+    ]
     by_padding = [each for each in found.solutions if each.lowest_q_len == 1]
     # Layout A has no padding: its products, 58,851,328 = 470,810,624 / 8, come last.
     products = {each.num_qo_heads * (each.batch_size or 0) for each in by_padding[:10]}
@@ -134,14 +132,18 @@ def test_without_tokens_it_is_not_exact(explain_one: ExplainOne) -> None:
 
 
 def test_ranks_are_folded_and_named(explain_one: ExplainOne) -> None:
-    lines = [f"(Worker_TP{n}_DCP{n} pid={n}) ERROR 07-05 12:00:01 [x.py:1] {CRASH}" for n in range(12)]
+    lines = [
+        f"(Worker_TP{n}_DCP{n} pid={n}) ERROR 07-05 12:00:01 [x.py:1] {CRASH}" for n in range(12)
+    ]
     lines += [f"(EngineCore pid=9) ERROR 07-05 12:00:02 [core.py:9] {CRASH}"]
     found = explain_one(lines)
     assert found.ranks == tuple(f"Worker_TP{n}_DCP{n}" for n in range(12))
 
 
 def test_pods_are_told_apart(explain_one: ExplainOne) -> None:
-    lines = [f"[pod/vllm-{pod}/engine] (Worker_TP{rank} pid=3) {CRASH}" for pod in "ab" for rank in "01"]
+    lines = [
+        f"[pod/vllm-{pod}/engine] (Worker_TP{rank} pid=3) {CRASH}" for pod in "ab" for rank in "01"
+    ]
     ranks = ("vllm-a/Worker_TP0", "vllm-a/Worker_TP1", "vllm-b/Worker_TP0", "vllm-b/Worker_TP1")
     assert explain_one(lines).ranks == ranks
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 RECORDED = [
     json.loads(line)
-    for line in (Path(__file__).parents[1] / "data" / "launcher_carve.jsonl").read_text().splitlines()
+    for line in (Path(__file__).parents[1] / "data" / "launcher_carve.jsonl")
+    .read_text()
+    .splitlines()
 ]
 #: Files are written into one directory: a function's fixture would be shared by all examples.
 RELAXED = settings(

@@ -16,7 +16,21 @@ from .hints import Hint
 
 #: A hub id: never a path, which would be one of another machine.
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-_MOST_PARALLEL = 1 << 16
+#: The most that a field can be: beyond it a number belongs to something else.
+_MOST = {
+    "tp": 1 << 16,
+    "dcp": 1 << 16,
+    "dp": 1 << 16,
+    "pcp": 1 << 16,
+    "heads": 1 << 12,
+    "kv_heads": 1 << 12,
+    "head_dim": 1 << 12,
+    "sm_count": 1 << 10,
+    "draft_tokens": 1 << 12,
+    "tokens": (1 << 31) - 1,
+    "seqs": (1 << 31) - 1,
+    "workspace": 1 << 40,
+}
 
 
 class Evidence(NamedTuple):
@@ -93,7 +107,9 @@ class Hints:
         self._found: dict[str, tuple[int, dict[Any, None]]] = {}
 
     def add(self, hint: Hint) -> None:
-        """Take in what was told."""
+        """Take in what was told, unless nothing can be that."""
+        if hint.field in _MOST and not 0 < hint.value <= _MOST[hint.field]:
+            return
         weight, values = self._found.get(hint.field, (0, {}))
         if hint.weight > weight:
             weight, values = hint.weight, {}
@@ -126,10 +142,10 @@ class Hints:
             dp_attention=bool(self._last("dp_attention")),
             backends=self._all("backend"),
             model=self._last("model"),
-            tp=self._parallel("tp"),
-            dcp=self._parallel("dcp"),
-            dp=self._parallel("dp"),
-            pcp=self._parallel("pcp"),
+            tp=self._last("tp"),
+            dcp=self._last("dcp"),
+            dp=self._last("dp"),
+            pcp=self._last("pcp"),
         )
         doubts = tuple(
             field
@@ -148,10 +164,6 @@ class Hints:
         values = self._all(field)
         return values[-1] if values else None
 
-    def _parallel(self, field: str) -> int | None:
-        value = self._last(field)
-        return value if value is not None and 1 <= value <= _MOST_PARALLEL else None
-
 
 def _with_model(known: Evidence, environ: Mapping[str, str]) -> Evidence:
     if known.heads or not known.model or not _HUB_ID.fullmatch(known.model):
@@ -159,6 +171,8 @@ def _with_model(known: Evidence, environ: Mapping[str, str]) -> Evidence:
     try:
         model = model_of(known.model, read_config(known.model, environ))
     except (InputError, ValueError):
+        return known
+    if not 0 < model.heads <= _MOST["heads"]:
         return known
     note = f"{model.heads} heads by the config of {known.model} in the hub cache of this machine"
     return known._replace(

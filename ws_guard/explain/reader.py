@@ -33,7 +33,8 @@ _MOST_ALIKE = 4_096
 _MOST_KINDS = 1 << 16
 _MOST_FAULTS = 1_000
 _MOST_TRACES = 50
-_MOST_AROUND = 2_000
+_MOST_AROUND = 500
+_LONGEST_MESSAGE = 4_096
 _LINES_BEFORE, _LINES_BEHIND = 12, 12
 #: journald writes a message with colours as a list of numbers.
 _LISTED = (b'"MESSAGE":[', b'"MESSAGE" : [')
@@ -65,7 +66,7 @@ class LogReader:
         self._view = memoryview(self._buffer)[:-1]
         self._start = 0  # of the buffer within the log
         self._alike: Counter[bytes] = Counter()
-        self._last_line = -1
+        self._examined = 0  # position in the log up to which words were looked at
         self._faults: dict[Fault, dict[Origin, None]] = {}
         self._sites: dict[Fault, dict[str, None]] = {}
         self._traces = self._around = 0
@@ -168,19 +169,21 @@ class LogReader:
         return self._alike[alike] > _MOST_ALIKE or len(self._alike) > _MOST_KINDS
 
     def _take_fault(self, searcher: Searcher, at: int, word: bytes, filled: int) -> None:
-        if word not in _LISTED and self._is_worn(at):
+        if self._start + at < self._examined or (word not in _LISTED and self._is_worn(at)):
             return
         start = self._buffer.rfind(b"\n", max(0, at - _MARGIN), at) + 1 or max(0, at - _MARGIN)
-        if self._start + start == self._last_line:
-            return
         end = self._buffer.find(b"\n", at, min(filled, at + _MARGIN))
-        end = min(filled, at + _MARGIN) if end < 0 else end
+        if end < 0:
+            # An endless line: what begins near the end of this part is looked at again.
+            end = min(filled, at + _MARGIN)
+            self._examined = self._start + max(at + 1, end - _LONGEST_MESSAGE)
+        else:
+            self._examined = self._start + end
         line = unwrap(self._text(start, end))
         found = list(faults_in(line.text))
         if not found or any(map(_is_cut, found)):
             found = self._faults_around(line, start, end, filled) or found
         for fault in found:
-            self._last_line = self._start + start
             self._keep(fault, line, start)
         if found:
             self._area(searcher, at, filled)

@@ -104,6 +104,8 @@ def _counter(fault: Fault, layouts: tuple[Layout, ...], notes: list[str]) -> Sol
 
 
 def _readings(fault: Fault, layouts: tuple[Layout, ...], evidence: Evidence) -> list[Reading]:
+    if fault.slab == NATIVE_SLABS["scratch"]:
+        return []  # it takes what is left: no size of it tells anything of the call
     generic = list(generic_readings(fault.slab, layouts))
     if evidence.entry is not None:
         return [each for each in generic if each.entry == evidence.entry]

@@ -57,13 +57,15 @@ def _words(text: str) -> str:
 
 
 _OVERFLOW = re.compile(
-    r"(?:allocator\.h\s*:\s*(?P<line>\d{1,6})\b[^A-Za-z]{0,40})?"
-    + _words(r"(?P<new>Buffer overflow when allocating|(?:[Ff]ailed )?to allocate) memory for ")
+    _words(r"(?P<new>Buffer overflow when allocating|to allocate) memory for ")
     + _words(r"(?P<slab>[A-Za-z_]\w{0,80}) with size (?P<size>\d{1,20}) and alignment \d{1,20}")
     + r"(?:\s*,\s+"
     + _words(r"but only (?P<available>\d{1,20}) bytes available")
     + ")?"
 )
+#: Stands before the message: `... at /x/include/flashinfer/allocator.h:49: `.
+_LINE = re.compile(r"allocator\.h\s*:\s*(\d{1,6})\b[^A-Za-z]{0,40}$")
+_LINE_CHARS = 120
 _UNNAMED = re.compile(_words("Out of workspace memory"))
 _COUNTER = re.compile(
     _words(rf"kv_counter_buffer is too small: got {_NUMBER} bytes, need {_NUMBER} bytes")
@@ -104,13 +106,14 @@ def faults_in(text: str) -> Iterator[Fault]:
 
 
 def _overflow(match: re.Match[str]) -> Fault:
-    line, available = match["line"], match["available"]
+    before = match.string[max(0, match.start() - _LINE_CHARS) : match.start()]
+    line, available = _LINE.search(before), match["available"]
     return Fault(
         kind="overflow",
         slab=match["slab"],
         size=int(match["size"]),
         available=None if available is None else int(available),
-        line=None if line is None else int(line),
+        line=None if line is None else int(line[1]),
         old=not match["new"].startswith("Buffer"),
     )
 
