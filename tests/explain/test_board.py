@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 STATS = "trtllm_gen_softmax_workspace"
 LOG = [
     "vLLM API server version 0.26.0",
-    "non-default args: {'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, "
-    "'max_num_batched_tokens': 16384}",
+    (
+        "non-default args: {'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, "
+        "'max_num_batched_tokens': 16384}"
+    ),
     '"num_attention_heads": 64',
     overflow(STATS, 1_611_661_312, 404_750_336),
 ]

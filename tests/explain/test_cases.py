@@ -41,14 +41,18 @@ def triples(found: Finding) -> set[tuple[int, int | None, int | None]]:
         ["vllm serve GLM -tp 8 \\", "  -dcp 8 --max-num-batched-tokens 16384", HEADS],
         ["tp=8 dcp=8 max_num_batched_tokens=16384", "64 heads"],
         [
-            "(APIServer pid=1) INFO 07-05 11:59:58 [utils.py:253] non-default args: {'model': 'G', "
-            "'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, "
-            "'max_num_batched_tokens': 16384}",
+            (
+                "(APIServer pid=1) INFO 07-05 11:59:58 [utils.py:253] non-default args: {'model': 'G', "
+                "'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, "
+                "'max_num_batched_tokens': 16384}"
+            ),
             HEADS,
         ],
         [
-            "Initializing a V1 LLM engine (v0.26.0) with config: tensor_parallel_size=8, "
-            "decode_context_parallel_size=8, max_num_batched_tokens=16,384",
+            (
+                "Initializing a V1 LLM engine (v0.26.0) with config: tensor_parallel_size=8, "
+                "decode_context_parallel_size=8, max_num_batched_tokens=16,384"
+            ),
             "num_attention_heads=64",
         ],
     ],
@@ -161,8 +165,8 @@ def test_a_message_that_was_cut_is_the_same_fault(explain_one: ExplainOne) -> No
 def test_interleaved_wrapped_messages(explain: Explain) -> None:
     """Two ranks whose messages were broken into lines, one line of each in turn."""
     parts = [
-        ["Buffer overflow when allocating memory for", f"{STATS} with size {size}", "and alignment 16, but",
-         f"only {404_750_336} bytes available"]
+        ["Buffer overflow when allocating memory for", f"{STATS} with size {size}",
+         "and alignment 16, but", f"only {404_750_336} bytes available"]
         for size in (1_611_661_312, 404_881_408)
     ]  # fmt: skip
     lines = [f"(Worker_TP{rank} pid=1) {parts[rank][step]}" for step in range(4) for rank in (0, 1)]

@@ -63,9 +63,10 @@ hints = st.one_of(
         numbers,
     ),
     st.sampled_from(
-        ["flashinfer==0.6.14", "flashinfer==9999.0.0", "vLLM API server version 0.26.0", "NVIDIA B200",
+        ["flashinfer==0.6.14", "flashinfer==9999.0.0", "vLLM API server version 0.26.0",
          "vLLM API server version x", "sglang==0.5.23", "vllm serve 'unbalanced", "{" * 5_000,
-         'ServerArgs(enable_deterministic_inference=True)', '{"MESSAGE":[1,2', "gpu_memory_utilization=0.9"]
+         "ServerArgs(enable_deterministic_inference=True)", '{"MESSAGE":[1,2', "NVIDIA B200",
+         "gpu_memory_utilization=0.9"]
     ),
 )  # fmt: skip
 messages = st.one_of(
@@ -88,7 +89,8 @@ def feed(content: bytes, directory: Path) -> None:
         try:
             found = explain_log(str(path), NO_HUB)
         except InputError as error:
-            assert "\n" not in str(error)
+            if "\n" in str(error):
+                raise
             return
     assert findings_text(found) or not found
     assert len(verdict_lines(found)) == len(found)
@@ -145,7 +147,7 @@ def test_torn_messages(
         b"vllm serve " + b"a" * 200_000,
         b"a " * 200_000 + b"Out of workspace memory",
         gzip.compress(b"\x00" * (20 << 20)),
-        bytes(random.Random(7).randbytes(300_000)),
+        random.Random(7).randbytes(300_000),  # noqa: S311 - the same bytes each time
     ],
     ids=lambda content: repr(content[:16]),
 )

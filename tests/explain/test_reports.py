@@ -49,8 +49,10 @@ CASES = (
         "vllm-project/vllm#50781",
         [
             "vLLM API server version 0.26.0",
-            "non-default args: {'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, "
-            "'max_num_seqs': 24, 'max_num_batched_tokens': 16384}",
+            (
+                "non-default args: {'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, "
+                "'max_num_seqs': 24, 'max_num_batched_tokens': 16384}"
+            ),
             "flashinfer-python==0.6.14.dev20260705",
             _config(num_attention_heads=64),
             overflow("trtllm_gen_softmax_workspace", 1_611_661_312, 404_750_336),
@@ -120,8 +122,10 @@ CASES = (
     Case(
         "sgl-project/sglang#1405",
         [
-            "python3 -m sglang.launch_server --model-path Qwen/Qwen2-7B --dp-size 2 "
-            "--chunked-prefill-size 8192",
+            (
+                "python3 -m sglang.launch_server --model-path Qwen/Qwen2-7B --dp-size 2 "
+                "--chunked-prefill-size 8192"
+            ),
             "flashinfer==0.1.6+cu121torch2.4",
             _config(num_attention_heads=28, num_key_value_heads=4, head_dim=128),
             old_overflow("batch_prefill_tmp_v", 458_752_000),
@@ -138,8 +142,10 @@ CASES = (
     Case(
         "sgl-project/sglang#30244",
         [
-            "server_args=ServerArgs(model_path='q', tp_size=1, chunked_prefill_size=8192, "
-            "enable_deterministic_inference=True, attention_backend='flashinfer')",
+            (
+                "server_args=ServerArgs(model_path='q', tp_size=1, chunked_prefill_size=8192, "
+                "enable_deterministic_inference=True, attention_backend='flashinfer')"
+            ),
             "NVIDIA GB10",
             _config(num_attention_heads=24, num_key_value_heads=4, head_dim=256),
             "flashinfer-python==0.6.18",
@@ -158,8 +164,10 @@ CASES = (
     Case(
         "Blackwellboy/model-serving-minefield#87",
         [
-            "server_args=ServerArgs(tp_size=1, chunked_prefill_size=8192, "
-            "enable_deterministic_inference=True)",
+            (
+                "server_args=ServerArgs(tp_size=1, chunked_prefill_size=8192, "
+                "enable_deterministic_inference=True)"
+            ),
             _config(num_attention_heads=24, num_key_value_heads=4, head_dim=256),
             "flashinfer-python==0.6.18",
             overflow("batch_prefill_tmp_v", 4_831_838_208, 2_147_483_648, line=71),

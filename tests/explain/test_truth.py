@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from messages import overflow
 
 from ws_guard.explain.logs import explain_log
-from ws_guard.sizing import ENTRIES, LAYOUTS, OPS, Call, Layout, carve, layouts_of_release
+from ws_guard.sizing import ENTRIES, LAYOUTS, Call, Layout, carve, layouts_of_release
 
 if TYPE_CHECKING:
     from ws_guard.explain.finding import Finding
@@ -202,14 +202,18 @@ def _unavailable(reason: str) -> None:
 
 
 @settings(RELAXED, max_examples=60)
-@given(call=calls, workspace_bytes=st.integers(1, 256 << 20))
+@given(
+    # dsv4 carves as decode does, with tables as large as its rows.
+    call=calls.filter(lambda call: call.entry != "dsv4"),
+    workspace_bytes=st.integers(1, 256 << 20),
+)
 def test_refusals_of_the_real_launcher(
     call: Call, workspace_bytes: int, tmp_path: Path, native: Any
 ) -> None:
     import flashinfer
 
     layout = layouts_of_release(flashinfer.__version__)[0]
-    answer = native.carve(call._replace(lse=call.entry != "dsv4"), workspace_bytes)
+    answer = native.carve(call, workspace_bytes)
     assume(answer.refused is not None and answer.refused[1] is not None)
     found = explained(native._module.text, tmp_path)
     assert_truth(found, call, layout, workspace_bytes)

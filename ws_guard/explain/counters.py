@@ -1,4 +1,4 @@
-"""Solves the external counter of layout C: `4 * round_up(max(batch * heads, sm_count), 8)` bytes."""
+"""Solves layout C's external counter: `4 * round_up(max(batch * heads, sm_count), 8)` bytes."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ws_guard.engines import sglang_command, vllm_command
@@ -83,13 +83,15 @@ _VERSIONS: tuple[tuple[str, bytes, re.Pattern[str]], ...] = (
     ("vllm", b"vLLM", re.compile(rf"vLLM(?: API server)? [vV]ersion\s*:?\s*{_VERSION}")),
     *(
         ("vllm", needle, re.compile(rf"vllm(?:==|-|-openai:|: |\s+){_VERSION}"))
-        for needle in (b"vllm==", b"vllm-0", b"vllm-1", b"vllm-openai:", b"vllm: ", b"vllm  ", b"vllm 0")
+        for needle in (b"vllm==", b"vllm-0", b"vllm-1", b"vllm-openai:", b"vllm: ", b"vllm  ")
     ),
     *(
         ("sglang", needle, re.compile(rf"sglang(?:==|-|:\s*|\s+){_VERSION}"))
         for needle in (b"sglang==", b"sglang-0", b"sglang:", b"sglang  ", b"sglang 0")
     ),
-    ("flashinfer", b"lashinfer", re.compile(rf"lashinfer(?:[-_]python)?(?:_version)?{_SEPARATOR}{_VERSION}")),
+    ("flashinfer", b"lashinfer", re.compile(
+        rf"lashinfer(?:[-_]python)?(?:_version)?{_SEPARATOR}{_VERSION}"
+    )),
     ("flashinfer", b"lashInfer", re.compile(rf"lashInfer{_SEPARATOR}{_VERSION}")),
 )  # fmt: skip
 _ENGINE_WORDS: tuple[tuple[str, bytes], ...] = (
@@ -109,6 +111,7 @@ _COMMAND_NEEDLES = (
     b"-m sglang.launch_server",
     b"-m vllm.entrypoints",
 )
+_UTILIZATION_NEEDLES = (b"gpu_memory_utilization", b"gpu-memory-utilization")
 _SPOKEN_HEADS = re.compile(r"(?<![\w.])(\d{1,4}) (?:q |query |attention )?heads\b")
 _SHORT_VALUE = re.compile(r"(?<![\w/.-])-{0,2}(dcp|pcp|dp|tp)(?:=| )(\d{1,5})\b")
 #: Switches that change what a size means.
@@ -191,10 +194,6 @@ def _command(text: str, at: int) -> list[Hint]:
     return hints
 
 
-def _one(field: str, group: int = 1, weight: int = 1) -> Callable[[re.Match[str]], list[Hint]]:
-    return lambda match: [Hint(field, match[group], weight)]
-
-
 def _always(hint: Hint) -> Callable[[re.Match[str]], list[Hint]]:
     return lambda _match: [hint]
 
@@ -208,42 +207,37 @@ def _gpu(text: str, at: int) -> list[Hint]:
     return [Hint("gpu", name)] if name else []
 
 
+def _number_readers() -> Iterator[tuple[bytes, Reader]]:
+    """Readers of fields with a number behind their name."""
+    for name in _FIELD_OF:
+        yield name.encode(), _number(name)
+    short = _pattern_at(_SHORT_VALUE, lambda match: [Hint(match[1], int(match[2]))], back=2)
+    yield from ((f"{name}{mark}".encode(), short) for name in _SHORT for mark in "= ")
+    heads = _pattern_at(_SPOKEN_HEADS, lambda match: [Hint("heads", int(match[1]))], back=20)
+    yield b" heads", heads
+    yield from ((needle, _utilization) for needle in _UTILIZATION_NEEDLES)
+
+
+def _word_readers() -> Iterator[tuple[bytes, Reader]]:
+    """Readers of names: engines and versions, GPU, backends, models, switches."""
+    for engine, needle, pattern in _VERSIONS:
+        yield needle, _pattern_at(pattern, _version(engine), back=16)
+    yield from ((needle, _told(Hint("engine", engine))) for engine, needle in _ENGINE_WORDS)
+    yield from ((needle, _told(Hint("complete", True))) for needle in _COMPLETE)
+    yield from ((needle, _gpu) for needle in devices.NEEDLES)
+    backend = _pattern_at(_BACKEND, lambda match: [Hint("backend", match[1].upper())], back=48)
+    yield from ((needle, backend) for needle in _BACKEND_NEEDLES)
+    model = _pattern_at(_MODEL, lambda match: [Hint("model", match[1])], back=2)
+    yield from ((needle, model) for needle in _MODEL_NEEDLES)
+    yield from ((needle, _command) for needle in _COMMAND_NEEDLES)
+    for field, needle, pattern in _SWITCHES:
+        yield needle, _pattern_at(pattern, _always(Hint(field, True)), back=8)
+
+
 def _readers() -> dict[bytes, list[Reader]]:
     readers: dict[bytes, list[Reader]] = {}
-
-    def add(needle: bytes, reader: Reader) -> None:
+    for needle, reader in (*_number_readers(), *_word_readers()):
         readers.setdefault(needle, []).append(reader)
-
-    for name in _FIELD_OF:
-        add(name.encode(), _number(name))
-    for short in _SHORT:
-        reader = _pattern_at(_SHORT_VALUE, lambda match: [Hint(match[1], int(match[2]))], back=2)
-        for mark in ("=", " "):
-            add(f"{short}{mark}".encode(), reader)
-    for engine, needle, pattern in _VERSIONS:
-        add(needle, _pattern_at(pattern, _version(engine), back=16))
-    for engine, needle in _ENGINE_WORDS:
-        add(needle, _told(Hint("engine", engine)))
-    for needle in _COMPLETE:
-        add(needle, _told(Hint("complete", True)))
-    for needle in devices.NEEDLES:
-        add(needle, _gpu)
-    for needle in _BACKEND_NEEDLES:
-        add(
-            needle,
-            _pattern_at(_BACKEND, lambda match: [Hint("backend", match[1].upper())], back=48),
-        )
-    for needle in _MODEL_NEEDLES:
-        add(needle, _pattern_at(_MODEL, _one("model"), back=2))
-    for needle in _COMMAND_NEEDLES:
-        add(needle, _command)
-    for field, needle, pattern in _SWITCHES:
-        add(needle, _pattern_at(pattern, _always(Hint(field, True)), back=8))
-    add(
-        b" heads", _pattern_at(_SPOKEN_HEADS, lambda match: [Hint("heads", int(match[1]))], back=20)
-    )
-    add(b"gpu_memory_utilization", _utilization)
-    add(b"gpu-memory-utilization", _utilization)
     return readers
 
 

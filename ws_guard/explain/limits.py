@@ -1,4 +1,4 @@
-"""Which calls a deployment can make at all: bounds of rows and query tokens, heads of the kernel."""
+"""Which calls a deployment can make: bounds of rows and query tokens, heads of the kernel."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 #: A message inside JSON inside JSON is as deep as it gets.
@@ -99,23 +99,9 @@ def _peel(line: Line) -> Line:
         source, message, partial = told
         message = _ANSI.sub("", message)
         return Line(source or line.source, line.rank, message, partial or line.partial)
-    for pattern in (_POD, _COMPOSE):
+    for pattern, tell in _PREFIXES:
         if match := pattern.match(text):
-            return line._replace(source=_pod(match[1]), text=text[match.end() :])
-    if match := _CRI.match(text):
-        partial = line.partial or match[1] == "P"
-        return line._replace(text=text[match.end() :], partial=partial)
-    if match := _PROCESS.match(text):
-        return line._replace(rank=_process(match), text=text[match.end() :])
-    if match := _SGLANG.match(text):
-        return line._replace(rank=match[1].strip(), text=text[match.end() :])
-    if match := _RANK.match(text):
-        return line._replace(rank=f"rank {match[1] or match[2]}", text=text[match.end() :])
-    if match := _JOURNAL.match(text):
-        return line._replace(source=_host(line, match), text=text[match.end() :])
-    for pattern in (_LEVEL, _EXPORT, _SGLANG_PLAIN, _TIME):
-        if match := pattern.match(text):
-            return line._replace(text=text[match.end() :])
+            return tell(line, match)._replace(text=text[match.end() :])
     return line
 
 
@@ -134,6 +120,19 @@ def _process(match: re.Match[str]) -> str:
     # A name without a number is shared by every worker: then the process tells them apart.
     tell_apart = not rank and not any(c.isdigit() for c in name) and not is_supervisor(name)
     return name + rank + (pid if tell_apart else "")
+
+
+#: Prefixes in the order in which they are looked for, and what each tells of its line.
+_PREFIXES: tuple[tuple[re.Pattern[str], Callable[[Line, re.Match[str]], Line]], ...] = (
+    (_POD, lambda line, match: line._replace(source=_pod(match[1]))),
+    (_COMPOSE, lambda line, match: line._replace(source=match[1])),
+    (_CRI, lambda line, match: line._replace(partial=line.partial or match[1] == "P")),
+    (_PROCESS, lambda line, match: line._replace(rank=_process(match))),
+    (_SGLANG, lambda line, match: line._replace(rank=match[1].strip())),
+    (_RANK, lambda line, match: line._replace(rank=f"rank {match[1] or match[2]}")),
+    (_JOURNAL, lambda line, match: line._replace(source=_host(line, match))),
+    *((pattern, lambda line, _match: line) for pattern in (_LEVEL, _EXPORT, _SGLANG_PLAIN, _TIME)),
+)
 
 
 # -- JSON -----------------------------------------------------------------------------------------

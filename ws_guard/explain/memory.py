@@ -70,8 +70,10 @@ def _less_cache(short: int, fault: Fault, evidence: Evidence, notes: list[str]) 
 def locked(fault: Fault, evidence: Evidence) -> tuple[Confidence, list[str], list[str]]:
     """(confidence, what to set, notes) of vLLM's workspace manager, asked for more once locked."""
     notes = [
-        f"asked for by {fault.caller or 'somebody'} after vLLM had locked the arena's size in "
-        "warm-up: no variable makes it larger then"
+        (
+            f"asked for by {fault.caller or 'somebody'} after vLLM had locked the arena's size in "
+            "warm-up: no variable makes it larger then"
+        )
     ]
     size = known_size(fault.size, evidence)
     prefill = "ragged" in fault.caller or "flashinfer" in fault.caller

@@ -18,57 +18,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ws_guard.sizing import InputError
 from ws_guard.sizing.layouts import ALIGNMENT
-from ws_guard.sizing.releases import parse_release
 from ws_guard.sizing.slabs import round_up
 
 from .evidence import Evidence
 from .finding import Confidence, Solution
+from .plan_formulas import FORMULAS, PREFILL, SHARED_ROWS_SINCE, formulas_of
+from .plan_rows import (
+    COMMON_DIMS,
+    COMMON_HEADS,
+    Rows,
+    graph_tiles,
+    query_group,
+    rank_heads,
+    rank_kv_heads,
+    rows_of,
+    tiles_of,
+    tilings,
+)
 from .wordings import Fault
 
-_FLOAT_BYTES = 4
-
-
-class Formula(NamedTuple):
-    """How a span of releases sizes `tmp_v`: element bytes, and whether rows are shared by a group.
-
-    `seen_first` and `seen_last` bound it; between two formulas a build may have either, since git
-    had the change before a wheel did.
-    """
-
-    name: str
-    element_bytes: int
-    shared_rows: bool
-    seen_first: tuple[int, int, int]
-    seen_last: tuple[int, int, int]
-    text: str
-
-
-FORMULAS: tuple[Formula, ...] = (
-    Formula("output_rows", 2, False, (0, 0, 0), (0, 1, 99), "heads * tiles * tile * head_dim * 2"),
-    Formula("rows", 4, False, (0, 2, 0), (0, 7, 0), "heads * tiles * tile * head_dim * 4"),
-    Formula(
-        "partial_rows",
-        4,
-        True,
-        (0, 7, 2),
-        (99, 0, 0),
-        "heads * ceil(tiles * tile / gqa) * head_dim * 4",
-    ),
-)
-#: The first build whose rows are shared, by git: version strings from here on carry either.
-_SHARED_IN_GIT = (0, 7, 0)
-#: The release whose wheel was first seen with it.
-SHARED_ROWS_SINCE = "0.7.2"
-
-PREFILL, DECODE = "batch_prefill_tmp", "batch_decode_tmp"
-SLABS = frozenset(f"{plan}_{part}" for plan in (PREFILL, DECODE) for part in "vs")
-
-_COMMON_HEADS = (32, 64, 40, 28, 24, 16, 96, 48, 128, 8, 12, 14, 20, 56, 80, 4, 2, 1)
-_COMMON_DIMS = (128, 256, 64, 512, 192, 96, 80)
-_COMMON_GROUPS = (1, 2, 4, 5, 6, 7, 8, 12, 16)
-_MOST_TILES = 1 << 22
 _MOST_SOLUTIONS = 200
 #: Of these several values leave the rows open.
 _DOUBTS = {"tp", "heads", "flashinfer_version"}
@@ -89,32 +58,10 @@ class Solved(NamedTuple):
     notes: tuple[str, ...]
 
 
-class _Rows(NamedTuple):
-    """Partial results: rows for each head, by one formula."""
-
-    heads: int
-    head_dim: int
-    rows: int
-    formula: Formula
-
-    @property
-    def v_bytes(self) -> int:
-        return self.heads * self.rows * self.head_dim * self.formula.element_bytes
-
-    @property
-    def s_bytes(self) -> int:
-        return self.heads * self.rows * _FLOAT_BYTES
-
-    @property
-    def need_bytes(self) -> int:
-        """Both, the second aligned behind the first."""
-        return round_up(self.v_bytes, ALIGNMENT) + self.s_bytes
-
-
 def solve_plan(fault: Fault, evidence: Evidence) -> Solved:
     """Every plan that asks for the size of a fault, and what the workspace must be at least."""
     formulas, told = formulas_of(fault, evidence)
-    kept = _reads(fault, formulas, evidence)
+    kept = rows_of(fault, formulas, evidence)
     if not kept:
         note = f"no plan of FlashInfer asks for {fault.size} bytes of {fault.slab}"
         return Solved((), (), None, None, None, "unsolved", (note,))
@@ -136,104 +83,12 @@ def solve_plan(fault: Fault, evidence: Evidence) -> Solved:
     )
 
 
-def formulas_of(fault: Fault, evidence: Evidence) -> tuple[tuple[Formula, ...], bool]:
-    """The formulas that can be, and whether the log tells which."""
-    first, rows, shared = FORMULAS
-    if fault.slab.startswith(DECODE):
-        return (rows,), True
-    numbers = _release(evidence)
-    if numbers is not None:
-        if numbers < rows.seen_first:
-            return (first,), True
-        if numbers >= shared.seen_first:
-            return (shared,), True
-        return ((rows,), True) if numbers < _SHARED_IN_GIT else ((rows, shared), False)
-    if fault.old:
-        return (first, rows), False
-    # Line 49 of allocator.h ends before shared rows begin.
-    return ((rows,), True) if fault.line == 49 else ((rows, shared), False)
-
-
-def _release(evidence: Evidence) -> tuple[int, int, int] | None:
-    text = (evidence.flashinfer or "").partition("+")[0]
-    try:
-        return parse_release(text).numbers if text else None
-    except InputError:
-        return None
-
-
 def _known(evidence: Evidence) -> bool:
-    return len(_heads(evidence)) == 1 and len(evidence.head_dim) == 1
+    return len(rank_heads(evidence)) == 1 and len(evidence.head_dim) == 1
 
 
-def _heads(evidence: Evidence) -> tuple[int, ...]:
-    """Query heads of a rank; empty where the log does not tell."""
-    tp = evidence.attention_tp or (1 if evidence.heads else None)
-    return tuple(dict.fromkeys(-(-heads // tp) for heads in evidence.heads)) if tp else ()
-
-
-def _kv_heads(evidence: Evidence) -> int | None:
-    tp = evidence.attention_tp or 1
-    return max(1, evidence.kv_heads[-1] // tp) if evidence.kv_heads else None
-
-
-def _group(evidence: Evidence, heads: int) -> int | None:
-    """Query heads that share a key head."""
-    kv_heads = _kv_heads(evidence)
-    return heads // kv_heads if kv_heads and heads % kv_heads == 0 else None
-
-
-# -- rows -----------------------------------------------------------------------------------------
-
-
-def _reads(fault: Fault, formulas: tuple[Formula, ...], evidence: Evidence) -> list[_Rows]:
-    """Heads, dimension and rows that give exactly the size."""
-    size = fault.size or 0
-    found = []
-    for formula in formulas:
-        for heads in _heads(evidence) or _COMMON_HEADS:
-            for dim in evidence.head_dim or _COMMON_DIMS:
-                values = fault.slab.endswith("_v")
-                element = dim * formula.element_bytes if values else _FLOAT_BYTES
-                rows, rest = divmod(size, heads * element)
-                read = _Rows(heads, dim, rows, formula)
-                if rows and not rest and any(_tilings(read, fault, evidence)):
-                    found.append(read)
-    if not fault.slab.endswith("_s") or fault.available is None:
-        return found
-    # tmp_v stands before it, and workspaces are whole MiB: the dimensions that make one.
-    whole = [each for each in found if (each.v_bytes + fault.available) % (1 << 20) == 0]
-    return whole or found
-
-
-def _tilings(read: _Rows, fault: Fault, evidence: Evidence) -> Iterator[tuple[int, int, int]]:
-    """(tile, tiles, group) that make the rows; group 0 where it does not matter."""
-    if fault.slab.startswith(DECODE):
-        yield 1, read.rows, 0
-        return
-    for tile in _tiles_of(read.head_dim):
-        if not read.formula.shared_rows:
-            if read.rows % tile == 0 and read.rows // tile <= _MOST_TILES:
-                yield tile, read.rows // tile, 0
-            continue
-        known = _group(evidence, read.heads)
-        for group in (known,) if known else _COMMON_GROUPS:
-            if read.heads % group == 0:
-                tiles = read.rows * group // tile
-                # The largest that leads to these rows; fewer tiles may as well.
-                if tiles and -(-tiles * tile // group) == read.rows and tiles <= _MOST_TILES:
-                    yield tile, tiles, group
-
-
-def _tiles_of(head_dim: int) -> tuple[int, ...]:
-    """What `FA2DetermineCtaTileQ` can choose for a dimension."""
-    if head_dim >= 512:
-        return (64, 32, 16)
-    return (64, 16) if head_dim >= 256 else (128, 64, 16)
-
-
-def _solutions(read: _Rows, fault: Fault, evidence: Evidence) -> Iterator[Solution]:
-    for tile, tiles, group in _tilings(read, fault, evidence):
+def _solutions(read: Rows, fault: Fault, evidence: Evidence) -> Iterator[Solution]:
+    for tile, tiles, group in tilings(read, fault, evidence):
         batch, rule = _rule(read, tile, tiles, group, evidence)
         yield Solution(
             num_qo_heads=read.heads,
@@ -248,10 +103,10 @@ def _solutions(read: _Rows, fault: Fault, evidence: Evidence) -> Iterator[Soluti
 
 
 def _rule(
-    read: _Rows, tile: int, tiles: int, group: int, evidence: Evidence
+    read: Rows, tile: int, tiles: int, group: int, evidence: Evidence
 ) -> tuple[int | None, str | None]:
     """(batch, words) of what leads to a number of tiles; (None, None) where nothing known does."""
-    gqa = group or _group(evidence, read.heads)
+    gqa = group or query_group(evidence, read.heads)
     kv_heads = read.heads // gqa if gqa else None
     most = 2 * evidence.sm_count // kv_heads if kv_heads and evidence.sm_count else 0
     if 0 < tiles <= most:
@@ -284,18 +139,13 @@ def _graph_batch(tiles: int, gqa: int, tile: int) -> int | None:
     return low if graph_tiles(low, gqa, tile) == tiles else None
 
 
-def graph_tiles(batch: int, gqa: int, tile: int) -> int:
-    """Tiles that a CUDA graph of `batch` rows of one token plans at least."""
-    return -(-batch * gqa // tile) + batch - 1
-
-
 def _plausibility(solution: Solution) -> tuple[object, ...]:
     heads, dim = solution.num_qo_heads, solution.head_dim
     return (
         # Nearly every number of small tiles is that of some graph: this rule says little.
         solution.rule is None or solution.batch_size is not None,
-        _COMMON_HEADS.index(heads) if heads in _COMMON_HEADS else len(_COMMON_HEADS),
-        _COMMON_DIMS.index(dim) if dim in _COMMON_DIMS else len(_COMMON_DIMS),
+        COMMON_HEADS.index(heads) if heads in COMMON_HEADS else len(COMMON_HEADS),
+        COMMON_DIMS.index(dim) if dim in COMMON_DIMS else len(COMMON_DIMS),
         [formula.text for formula in FORMULAS].index(solution.formula or ""),
         -(solution.tile or 0),
     )
@@ -304,7 +154,7 @@ def _plausibility(solution: Solution) -> tuple[object, ...]:
 # -- what follows ---------------------------------------------------------------------------------
 
 
-def _workspaces(fault: Fault, kept: list[_Rows]) -> tuple[int, ...]:
+def _workspaces(fault: Fault, kept: list[Rows]) -> tuple[int, ...]:
     if fault.available is None:
         return ()
     if fault.slab.endswith("_v"):
@@ -313,14 +163,14 @@ def _workspaces(fault: Fault, kept: list[_Rows]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(each + fault.available for each in before))
 
 
-def _worst(fault: Fault, kept: list[_Rows], evidence: Evidence) -> int | None:
+def _worst(fault: Fault, kept: list[Rows], evidence: Evidence) -> int | None:
     """What splitting KV over all SMs needs at most, where GPU and model are known (eager plans)."""
-    kv_heads = _kv_heads(evidence)
+    kv_heads = rank_kv_heads(evidence)
     if not evidence.sm_count or not kv_heads or len(kept) != 1 or not _known(evidence):
         return None
-    read, group = kept[0], _group(evidence, kept[0].heads)
+    read, group = kept[0], query_group(evidence, kept[0].heads)
     tiles = 2 * evidence.sm_count // kv_heads
-    tile = _tiles_of(read.head_dim)[0] if fault.slab.startswith(PREFILL) else 1
+    tile = tiles_of(read.head_dim)[0] if fault.slab.startswith(PREFILL) else 1
     rows = tiles * tile
     if read.formula.shared_rows and group:
         rows = -(-rows // group)
@@ -328,14 +178,14 @@ def _worst(fault: Fault, kept: list[_Rows], evidence: Evidence) -> int | None:
 
 
 def _threshold(
-    fault: Fault, kept: list[_Rows], solutions: list[Solution], evidence: Evidence
+    fault: Fault, kept: list[Rows], solutions: list[Solution], evidence: Evidence
 ) -> int | None:
     """The largest batch whose CUDA graph fits, where the size is that of one."""
     graphs = [each for each in solutions if each.batch_size is not None]
     if len(kept) != 1 or not graphs or len(graphs) < len(solutions):
         return None
     workspace, read = _workspaces(fault, kept), kept[0]
-    gqa = _group(evidence, read.heads)
+    gqa = query_group(evidence, read.heads)
     if len(workspace) != 1 or not gqa:
         return None
     low, high = 0, graphs[0].batch_size or 0
@@ -351,7 +201,7 @@ def _threshold(
 
 
 def _notes(
-    fault: Fault, kept: list[_Rows], solutions: list[Solution], evidence: Evidence
+    fault: Fault, kept: list[Rows], solutions: list[Solution], evidence: Evidence
 ) -> Iterator[str]:
     first = kept[0]
     behind = {each.s_bytes for each in kept}
@@ -362,7 +212,7 @@ def _notes(
         yield f"{fault.slab[:-1]}v stands before it with {first.v_bytes:,} bytes"
     if solutions and solutions[0].rule:
         yield f"{solutions[0].tiles:,} tiles of {solutions[0].tile} rows: {solutions[0].rule}"
-    group = _group(evidence, first.heads)
+    group = query_group(evidence, first.heads)
     if len(kept) == 1 and not first.formula.shared_rows and group and group > 1:
         shared = first._replace(rows=-(-first.rows // group), formula=FORMULAS[-1])
         yield (
@@ -374,7 +224,7 @@ def _notes(
     missing = [
         name
         for name, known in (
-            ("the model's heads", _heads(evidence)),
+            ("the model's heads", rank_heads(evidence)),
             ("its head dimension", evidence.head_dim),
         )
         if not known
@@ -384,7 +234,7 @@ def _notes(
     yield from _deterministic(fault, kept, evidence)
 
 
-def _deterministic(fault: Fault, kept: list[_Rows], evidence: Evidence) -> Iterator[str]:
+def _deterministic(fault: Fault, kept: list[Rows], evidence: Evidence) -> Iterator[str]:
     """SGLang's deterministic mode: how long a prompt may be under its fixed splits."""
     if not evidence.deterministic or fault.available != DETERMINISTIC_BYTES:
         return
@@ -392,7 +242,7 @@ def _deterministic(fault: Fault, kept: list[_Rows], evidence: Evidence) -> Itera
         "deterministic inference sets the workspace to 2,147,483,648 bytes itself: the variable is "
         "overwritten"
     )
-    read, group = kept[0], _group(evidence, kept[0].heads)
+    read, group = kept[0], query_group(evidence, kept[0].heads)
     if len(kept) == 1 and group and not read.formula.shared_rows:
         yield (
             f"with splits of {_DETERMINISTIC_SPLIT:,} tokens prompts of up to "
@@ -400,8 +250,8 @@ def _deterministic(fault: Fault, kept: list[_Rows], evidence: Evidence) -> Itera
         )
 
 
-def _longest_prompt(read: _Rows, group: int) -> int:
-    tile = _tiles_of(read.head_dim)[0]
+def _longest_prompt(read: Rows, group: int) -> int:
+    tile = tiles_of(read.head_dim)[0]
     low, high = 0, 1 << 22
     while low < high:
         middle = (low + high + 1) // 2

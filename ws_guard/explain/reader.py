@@ -28,10 +28,11 @@ _HINTED_HEAD = 8 << 20
 _HINTED_AROUND = 512 << 10
 _MOST_AREAS = 200
 #: Of one word within one chunk; a log that is nothing but faults has said it all by then.
-_MOST_HITS = 20_000
+_MOST_HITS = 40_000
 _MOST_ALIKE = 4_096
-_MOST_KINDS = 1 << 16
-_MOST_FAULTS = 1_000
+_MOST_KINDS = 1 << 14
+#: Distinct faults that are told: a crash has a few, anything else is no log.
+MOST_FAULTS = 100
 _MOST_TRACES = 50
 _MOST_AROUND = 500
 _LONGEST_MESSAGE = 4_096
@@ -39,10 +40,9 @@ _LINES_BEFORE, _LINES_BEHIND = 12, 12
 #: journald writes a message with colours as a list of numbers.
 _LISTED = (b'"MESSAGE":[', b'"MESSAGE" : [')
 #: Lines that are parts of longer ones (container runtimes, Docker), or spelled out.
-_SPLIT = re.compile(
-    rb'(?:stderr|stdout) P |"log":"(?:[^"\\\n]|\\(?!n")[^\n])*","stream"|"MESSAGE" ?: ?\['
-    rb'|"log": "(?:[^"\\\n]|\\(?!n")[^\n])*", "stream"'
-)
+_SPLIT_MARKS = dict.fromkeys((b"stderr P ", b"stdout P ", b'"log":', *_LISTED), 1)
+#: Docker ends a whole line with a line break, a part without.
+_DOCKER_PART = re.compile(rb'(?<!\\n)", ?"stream"')
 _WORKSPACE_CODE = re.compile(r"\w*(?:workspace_buffer|_workspace|workspace_size)\w*", re.IGNORECASE)
 _TRACE_CHARS = 8_192
 
@@ -131,13 +131,20 @@ class LogReader:
 
     def _take_hints(self, searcher: Searcher, start: int, end: int) -> None:
         self._hinted_to = max(self._hinted_to, self._start + end)
-        if _SPLIT.search(self._view[start:end]):
+        if self._is_split(searcher, start, end):
             self._take_split_hints(self._text(start, end))
             return
         for at, word in searcher.find(hinting.NEEDLES, start, end):
             low = max(0, at - hinting.BEFORE)
             # One character for a byte: places stay what they are.
             self._hint(self._text(low, at + hinting.BEHIND, "latin-1"), at - low, word)
+
+    def _is_split(self, searcher: Searcher, start: int, end: int) -> bool:
+        """Whether lines of this part must be put together first."""
+        marks = {word for _, word in searcher.find(_SPLIT_MARKS, start, end)}
+        if marks == {b'"log":'}:
+            return _DOCKER_PART.search(self._view[start:end]) is not None
+        return bool(marks)
 
     def _take_split_hints(self, raw: str) -> None:
         """The hints of a part whose lines are cut or spelled out: put together first."""
@@ -165,8 +172,10 @@ class LogReader:
     def _is_worn(self, at: int) -> bool:
         """Whether what stands here was seen so often that it tells nothing new."""
         alike = bytes(self._view[max(0, at - 96) : at + 48])
+        if len(self._alike) >= _MOST_KINDS:
+            self._alike.clear()
         self._alike[alike] += 1
-        return self._alike[alike] > _MOST_ALIKE or len(self._alike) > _MOST_KINDS
+        return self._alike[alike] > _MOST_ALIKE
 
     def _take_fault(self, searcher: Searcher, at: int, word: bytes, filled: int) -> None:
         if self._start + at < self._examined or (word not in _LISTED and self._is_worn(at)):
@@ -201,7 +210,7 @@ class LogReader:
         return list(faults_in(joined(lines)))
 
     def _keep(self, fault: Fault, line: Line, start: int) -> None:
-        if fault not in self._faults and len(self._faults) >= _MOST_FAULTS:
+        if fault not in self._faults and len(self._faults) >= MOST_FAULTS:
             return
         trace = ""
         if self._traces < _MOST_TRACES:

@@ -1,4 +1,4 @@
-"""Which call sites a refused slab can come from: layouts, entries, and what an engine hands over."""
+"""Which call sites a refused slab can come from: layouts, entries, sites of an engine."""
 
 from __future__ import annotations
 

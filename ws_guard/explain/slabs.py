@@ -33,7 +33,7 @@ _STATS_BYTES = 8
 _INT32_MAX = (1 << 31) - 1
 #: Query heads of one rank, or of a gathered group, the most frequent first.
 _COMMON_HEADS = (64, 128, 32, 16, 96, 8, 48, 40, 56, 80, 24, 12, 28, 20, 4, 2, 1)
-_MOST_SOLUTIONS = 100_000
+_MOST_SOLUTIONS = 20_000
 _MOST_THRESHOLDS = 64
 
 
@@ -287,7 +287,7 @@ def _reading_notes(fault: Fault, kept: list[Reading], evidence: Evidence, exact:
             names[f"{each.layout.name} ({each.entry})"] = None
         if len(by_size) > 1:
             notes += [
-                f"the workspace had {size:,} B ({size / MIB:.2f} MiB) if carved by {', '.join(names)}"
+                f"the workspace had {size:,} B ({size / MIB:.2f} MiB) by {', '.join(names)}"
                 for size, names in by_size.items()
             ]
     if exact:

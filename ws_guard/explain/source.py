@@ -74,10 +74,9 @@ def _open(path: str) -> BinaryIO:
             raise InputError("standard input is closed: name a log file")
         return open(os.dup(sys.stdin.fileno()), "rb", buffering=0)
     try:
-        raw = open(path, "rb", buffering=0)
+        return open(path, "rb", buffering=0)  # noqa: SIM115 - the caller closes it
     except ValueError as error:  # a name with a zero byte
         raise InputError(f"{path!r} cannot be a file: {error}") from None
-    return raw
 
 
 class _Raw(io.RawIOBase):
@@ -95,7 +94,7 @@ class _Raw(io.RawIOBase):
         return read
 
 
-def _decompressed(buffered: Any, name: str) -> io.BufferedIOBase:  # noqa: ANN401 - typeshed's own
+def _decompressed(buffered: io.BufferedReader[Any], name: str) -> io.BufferedIOBase:
     head = buffered.peek(8)[:8]
     for magic, command in _UNREADABLE:
         if head.startswith(magic):

@@ -8,13 +8,17 @@ from ws_guard.engines.releases import ENGINES, numbers
 from ws_guard.engines.sites import Engine, Site
 from ws_guard.sizing import InputError
 
-from . import counters, memory, plans, slabs
+from . import counters, memory, plan_formulas, plans, slabs
 from .evidence import Evidence
 from .finding import Finding
 from .wordings import Fault
 
 #: No GPU has as much memory; a plan that asks for more was made from garbage.
 ABSURD_BYTES = 1 << 40
+_GARBAGE = (
+    "a plan made from garbage asks for anything, too: check the indptr it was given, and take a "
+    "newer FlashInfer, which checks it and tells the size"
+)
 
 
 def finding_of(fault: Fault, ranks: Iterable[str], evidence: Evidence) -> Finding:
@@ -60,8 +64,7 @@ def _solved(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
         return blank._replace(
             notes=(
                 "this FlashInfer (before 0.1.2) names neither slab nor size: nothing to solve",
-                "a plan made from garbage asks for anything, too: check the indptr it was given, and "
-                "take a newer FlashInfer, which checks it and tells the size",
+                _GARBAGE,
             )
         )
     if fault.size > ABSURD_BYTES:
@@ -69,7 +72,7 @@ def _solved(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
         return blank._replace(notes=(note, "no workspace is large enough: check the indptr arrays"))
     if fault.slab in slabs.SLABS:
         return _slab(fault, blank, evidence)
-    if fault.slab in plans.SLABS:
+    if fault.slab in plan_formulas.SLABS:
         return _plan(fault, blank, evidence)
     return _unknown_slab(fault, blank)
 
@@ -103,7 +106,8 @@ def _advised(found: Finding, recommended: int, site: Site | None, evidence: Evid
     """What to set for a slab, by the engine's own way to size the site."""
     engine = ENGINES.get(evidence.engine or "")
     if engine is None:
-        note = f"not in the log: the engine; whoever allocates the workspace must give it {recommended:,} bytes"
+        note = "not in the log: the engine; whoever allocates the workspace must give it "
+        note += f"{recommended:,} bytes"
         return found._replace(notes=(*found.notes, note))
     if site is None:
         return found._replace(env={engine.env: str(recommended)})
@@ -174,8 +178,8 @@ def _unknown_slab(fault: Fault, blank: Finding) -> Finding:
         notes.append(f"the workspace is short by {short:,} bytes at least; more slabs may follow")
     if fault.slab.startswith(("batch_prefill_", "batch_decode_", "mla_")):
         notes.append(
-            "it stands in the wrapper's integer workspace (8 MiB unless given), which no variable of "
-            "an engine changes"
+            "it stands in the wrapper's integer workspace (8 MiB unless given), which no variable "
+            "of an engine changes"
         )
     return blank._replace(notes=tuple(notes))
 
