@@ -41,8 +41,8 @@ class GraphAccount:
         self._calls: dict[tuple[Ledger, Key], tuple[NativeCall, int]] = {}
 
     def add(self, ledger: Ledger, key: Key, read: Callable[[], NativeCall], done: Done) -> None:
-        """Remember a call that is being captured; one that was raised is not in the graph."""
-        if done.action == "raised":
+        """Remember a call that is being captured; none that was raised or refused is in the graph."""
+        if done.outcome in (Outcome.RAISED, Outcome.OVERFLOW):
             return
         native, count = self._calls.get((ledger, key)) or (read(), 0)
         self._calls[ledger, key] = native, count + 1
@@ -80,10 +80,10 @@ class Graphs:
     def __init__(self, recorder: Recorder) -> None:
         #: Called when a capture begins and when it ends.
         self.on_capture: list[Callable[[], None]] = []
-        #: Whether the calling thread's capture still lasts; asked where its end may go unseen.
+        #: Whether the calling thread's stream is being captured now; asked during captures alone.
         self.is_capturing: Callable[[], bool] = lambda: True
         #: The stream that the calling thread uses now, without asking CUDA.
-        self.current_stream: Callable[[], object] = lambda: None
+        self.current_stream: Callable[[], object] = threading.get_ident
         self._recorder = recorder
         self._captures: list[_Capture] = []
         self._accounts: weakref.WeakSet[GraphAccount] = weakref.WeakSet()
@@ -99,6 +99,8 @@ class Graphs:
         """A graph's capture has begun in this thread; what it held before is gone."""
         try:
             with self._recorder.lock:
+                # A capture of the graph that failed may have ended unseen.
+                self._forget(getattr(graph, ACCOUNT, None))
                 account = GraphAccount()
                 setattr(graph, ACCOUNT, account)
                 capture = _Capture(account, threading.get_ident(), self.current_stream())
@@ -112,33 +114,39 @@ class Graphs:
         try:
             with self._recorder.lock:
                 account = getattr(graph, ACCOUNT, None)
-                self._captures = [each for each in self._captures if each.account is not account]
+                self._forget(account)
+                self._tell()
                 if account is not None:
                     account.settle(self._recorder)
                     self._accounts.add(account)
-                self._tell()
         except Exception as error:  # noqa: BLE001 - the probe never harms the engine
             self._recorder.stumbled(error)
 
     def capture_of_this_call(self) -> GraphAccount | None:
-        """The graph that a call made now goes into: the one that captures its stream, or the
-        thread's own, which captures every stream that has joined it."""
+        """The graph that a call made now goes into, if its stream is being captured: the one that
+        captures this stream, else the thread's own, which captures every stream that joined it."""
         if not self._captures:
             return None
         stream, thread = self.current_stream(), threading.get_ident()
         # Micro-batches run in threads of their own, on the stream that is captured.
-        joined = [each for each in self._captures if stream is not None and each.stream == stream]
+        on_stream = [each for each in self._captures if each.stream == stream]
         own = [each for each in self._captures if each.thread == thread]
-        for capture in [*joined, *reversed(own)]:
-            if capture.thread != thread or self.is_capturing():
-                return capture.account
-            self._captures.remove(capture)
+        if self.is_capturing():
+            return (on_stream or own or self._captures)[-1].account
+        # Torch tells nobody of a capture that failed: its stream has gone back to work.
+        for failed in on_stream:
+            self._forget(failed.account)
             self._tell()
         return None
+
+    def _forget(self, account: GraphAccount | None) -> None:
+        self._captures = [each for each in self._captures if each.account is not account]
 
     def _begin_run(self, account: GraphAccount) -> None:
         """Another graph than the one before is replayed."""
         with self._recorder.lock:
+            if account not in self._accounts:
+                return  # captured under a probe that was taken away since
             self._current = account
             for row in account.rows:
                 self._recorder.slot.begin_run(REPLAYS, row, Outcome.REPLAYED)

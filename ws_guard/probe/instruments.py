@@ -36,7 +36,7 @@ class Instruments:
         self._recorder = recorder
         self._graphs = graphs
         self._report = report
-        self._tuning = Tuning()
+        self._tuning = Tuning(recorder.stumbled)
         # Only decode finds each row's offset by itself: see `split`.
         decode = contract.signatures.get(OPS["decode"])
         splitters = {OPS["decode"]: Splitter(decode)} if decode else {}
