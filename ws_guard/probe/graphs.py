@@ -41,7 +41,7 @@ class GraphAccount:
         self._calls: dict[tuple[Ledger, Key], tuple[NativeCall, int]] = {}
 
     def add(self, ledger: Ledger, key: Key, read: Callable[[], NativeCall], done: Done) -> None:
-        """Remember a call that is being captured; none that was raised or refused is in the graph."""
+        """Remember a call that is being captured, unless it was raised or refused."""
         if done.outcome in (Outcome.RAISED, Outcome.OVERFLOW):
             return
         native, count = self._calls.get((ledger, key)) or (read(), 0)
