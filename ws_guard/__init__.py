@@ -9,6 +9,7 @@ from .version import __version__
 if TYPE_CHECKING:
     from .planning import carve, plan
     from .probe.installation import Probe, install
+    from .probe.overflow import WorkspaceOverflowError
     from .sizing import Carve, InputError, Plan, Refusal
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Plan",
     "Probe",
     "Refusal",
+    "WorkspaceOverflowError",
     "__version__",
     "carve",
     "install",
@@ -30,6 +32,7 @@ _HOMES = {
     "Plan": "sizing",
     "Probe": "probe",
     "Refusal": "sizing",
+    "WorkspaceOverflowError": "probe",
     "carve": "planning",
     "install": "probe",
     "plan": "planning",

@@ -88,9 +88,7 @@ def test_every_lane_has_a_run_of_its_own(board: Board, still: Slot, step: Step) 
 @pytest.mark.parametrize(
     "outcome", [Outcome.OVERFLOW, Outcome.OVERRUN, Outcome.RAISED, Outcome.SPLIT]
 )
-def test_an_event_keeps_its_time(
-    outcome: Outcome, board: Board, still: Slot, step: Step
-) -> None:
+def test_an_event_keeps_its_time(outcome: Outcome, board: Board, still: Slot, step: Step) -> None:
     """Whoever tells events once knows them by it."""
     step(1)
     still.begin_run(0, 3, outcome)
@@ -117,9 +115,7 @@ def test_a_quiet_lane_is_not_lapped_by_a_busy_one(board: Board, still: Slot, ste
     assert len(told(board, still)) == RING_RUNS
 
 
-def test_a_call_is_never_told_from_before_the_worker(
-    board: Board, still: Slot, step: Step
-) -> None:
+def test_a_call_is_never_told_from_before_the_worker(board: Board, still: Slot, step: Step) -> None:
     """A ring word cuts a time to 1,024 ns, which may lie before the attaching."""
     still.begin_run(0, 3, Outcome.RAISED)
     view = read(board, still.path)

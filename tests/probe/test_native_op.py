@@ -187,9 +187,7 @@ def test_views_of_one_workspace_are_one_workspace(watched: Watched, slot: ReadSl
     assert len(slot().calls) == 1
 
 
-def test_batches_within_one_shape_of_query_are_told_apart(
-    watched: Watched, slot: ReadSlot
-) -> None:
+def test_batches_within_one_shape_of_query_are_told_apart(watched: Watched, slot: ReadSlot) -> None:
     """Batch and query length are arguments of their own: only their product shows in the query."""
     op, arguments = watched.over(nothing), decode_arguments(16, workspace())
     for batch, q_len in ((16, 1), (8, 2), (4, 4)) * 10:
