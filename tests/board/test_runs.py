@@ -115,7 +115,7 @@ def test_a_quiet_lane_is_not_lapped_by_a_busy_one(board: Board, still: Slot, ste
     assert len(told(board, still)) == RING_RUNS
 
 
-def test_a_call_is_never_told_from_before_the_worker(board: Board, still: Slot, step: Step) -> None:
+def test_a_call_is_never_told_from_before_the_worker(board: Board, still: Slot) -> None:
     """A ring word cuts a time to 1,024 ns, which may lie before the attaching."""
     still.begin_run(0, 3, Outcome.RAISED)
     view = read(board, still.path)
