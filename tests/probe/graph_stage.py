@@ -60,52 +60,51 @@ class Cuda:
         return self.stream in self.capturing
 
 
-def native_graph(cuda: Cuda) -> type:
+class NativeGraph:
     """`torch._C._CUDAGraph`, as far as captures and replays go."""
 
-    class NativeGraph:
-        launches: int
-        _has_graph_exec: bool
+    cuda: Cuda
+    launches: int
+    _has_graph_exec: bool
 
-        def __new__(cls, keep_graph: bool = False) -> NativeGraph:  # noqa: ARG004 - torch's
-            graph = object.__new__(cls)
-            graph.launches, graph._has_graph_exec = 0, False
-            return graph
+    def __new__(cls, keep_graph: bool = False) -> NativeGraph:  # noqa: ARG004 - torch's
+        graph = object.__new__(cls)
+        graph.launches, graph._has_graph_exec = 0, False
+        return graph
 
-        def capture_begin(self, pool: object = None, capture_error_mode: str = "") -> None:
-            assert pool is None or isinstance(pool, tuple)
-            assert capture_error_mode in ("global", "thread_local", "relaxed")
-            if cuda.is_capturing():
-                raise RuntimeError("operation not permitted when stream is capturing")
-            cuda.capturing[cuda.stream] = self
+    def capture_begin(self, pool: object = None, capture_error_mode: str = "") -> None:
+        assert pool is None or isinstance(pool, tuple)
+        assert capture_error_mode in ("global", "thread_local", "relaxed")
+        if self.cuda.is_capturing():
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.cuda.capturing[self.cuda.stream] = self
 
-        def capture_end_pre(self) -> None:
-            for stream in [name for name, graph in cuda.capturing.items() if graph is self]:
-                del cuda.capturing[stream]
-            if cuda.invalidated:
-                raise RuntimeError("operation failed due to a previous error during capture")
+    def capture_end_pre(self) -> None:
+        captured = [name for name, graph in self.cuda.capturing.items() if graph is self]
+        for stream in captured:
+            del self.cuda.capturing[stream]
+        if self.cuda.invalidated:
+            raise RuntimeError("operation failed due to a previous error during capture")
 
-        def capture_end_post(self) -> None:
-            pass
+    def capture_end_post(self) -> None:
+        pass
 
-        def capture_end(self) -> None:
-            self.capture_end_pre()
-            self._has_graph_exec = True
+    def capture_end(self) -> None:
+        self.capture_end_pre()
+        self._has_graph_exec = True
 
-        def instantiate(self) -> None:
-            self._has_graph_exec = True
+    def instantiate(self) -> None:
+        self._has_graph_exec = True
 
-        def replay(self) -> None:
-            assert self._has_graph_exec
-            self.launches += 1
+    def replay(self) -> None:
+        assert self._has_graph_exec
+        self.launches += 1
 
-        def reset(self) -> None:
-            self._has_graph_exec = False
+    def reset(self) -> None:
+        self._has_graph_exec = False
 
-        def pool(self) -> tuple[int, int]:
-            return 0, 1
-
-    return NativeGraph
+    def pool(self) -> tuple[int, int]:
+        return 0, 1
 
 
 @contextlib.contextmanager
@@ -113,7 +112,7 @@ def torch_graphs(cuda: Cuda) -> Iterator[ModuleType]:
     """`torch.cuda.graphs` executed anew over `cuda`, in the place of the one that is loaded."""
     answers: dict[str, object] = {
         "_CudaStreamBase": object,
-        "_CUDAGraph": native_graph(cuda),
+        "_CUDAGraph": type("NativeGraph", (NativeGraph,), {"cuda": cuda}),
         "_graph_pool_handle": lambda: (0, 1),
         "_cuda_isCurrentStreamCapturing": cuda.is_capturing,
         "_cuda_getCurrentStream": lambda _device: cuda.stream,

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 if importlib.util.find_spec("flashinfer") is None:
     pytest.skip("flashinfer is not installed", allow_module_level=True)
 
-import graph_scenarios  # noqa: E402
+import graph_scenarios
 
 
 @pytest.mark.parametrize("name", graph_scenarios.SCENARIOS)

@@ -262,7 +262,6 @@ def test_split_is_bitwise_what_the_whole_call_is(
     assert slot().events == {(0, OVERFLOW, "split"): 1}
     (out, lse), (split_out, split_lse) = results
     assert torch.isfinite(lse).all()
-    assert out.abs().amin(dim=(1, 2, 3)).min() >= 0
     assert out.abs().amax(dim=(1, 2, 3)).min() > 0
     assert torch.equal(split_out, out)
     assert torch.equal(split_lse, lse)
