@@ -17,6 +17,7 @@ from ws_guard.board.format import (
     EXACT_ROWS,
     FOLD_ROWS,
     HEADER_BYTES,
+    LANES,
     MAGIC,
     MAX_BYTES,
     MAX_OPS,
@@ -29,10 +30,10 @@ from ws_guard.board.format import (
     Header,
     event_word,
     fold_class,
-    pack_call,
+    pack_run,
     pack_shape,
     seal,
-    unpack_call,
+    unpack_run,
     unpack_shape,
 )
 
@@ -90,13 +91,13 @@ def test_fields_are_those_of_a_shape() -> None:
 # 46 bits of 1,024 ns, 834 days.
 @pytest.mark.parametrize("ticks", [0, 1, (1 << 46) - 1])
 def test_limits_of_a_ring_word_survive(ticks: int, row: int, outcome: Outcome) -> None:
-    word = pack_call(ticks * 1024, row, outcome)
+    word = pack_run(ticks * 1024, row, outcome)
     assert 0 < word < 1 << 64
-    assert unpack_call(word) == (ticks * 1024, row, outcome)
+    assert unpack_run(word) == (ticks * 1024, row, outcome)
 
 
 def test_time_in_a_ring_word_is_cut_to_1024_ns() -> None:
-    assert unpack_call(pack_call(5 * 1024 + 1023, 7, Outcome.EAGER))[0] == 5 * 1024
+    assert unpack_run(pack_run(5 * 1024 + 1023, 7, Outcome.EAGER))[0] == 5 * 1024
 
 
 def test_documented_places_are_the_real_ones() -> None:
@@ -120,7 +121,7 @@ DOC = slot_format.__doc__ or ""
 @pytest.mark.parametrize(
     ("words", "constant"),
     [
-        (r"last ([\d,]+) calls, one word each", RING_RUNS),
+        (r"last ([\d,]+) runs of calls, one word each", RING_RUNS),
         (r"first ([\d,]+) rows are taken", EXACT_ROWS),
         (r"remaining ([\d,]+), one per", FOLD_ROWS),
         (r"format version (\d)", slot_format.VERSION),
@@ -164,8 +165,13 @@ def test_event_counters_have_a_header_word_each() -> None:
         for action in range(len(ACTIONS))
     ]
     assert len(set(words)) == 8 * 2 * 3
-    assert min(words) > max(word for word in Header if word is not Header.EVENTS)
-    assert max(words) < HEADER_BYTES // 8
+    tables = (Header.EVENTS, Header.LAST_RUN, Header.LAST_CALL)
+    assert min(words) > max(word for word in Header if word not in tables)
+    # Then the tables by lane: eight ops and the replays.
+    assert max(words) < Header.LAST_RUN
+    assert LANES == 8 + 1
+    assert Header.LAST_RUN + LANES <= Header.LAST_CALL
+    assert Header.LAST_CALL + LANES <= HEADER_BYTES // 8
 
 
 def test_a_seal_marks_a_row_as_taken_and_knows_every_bit() -> None:

@@ -112,6 +112,9 @@ class Outcome(IntEnum):
     REPLAYED = 8
 
 
+#: Outcomes of calls that went wrong: each is a run of its own.
+EVENTS = frozenset({Outcome.OVERFLOW, Outcome.OVERRUN, Outcome.RAISED, Outcome.SPLIT})
+
 #: Bits of a clock that a ring word leaves out: its ticks are 1,024 ns.
 TICK_BITS = 10
 _ROW_BITS = 14

@@ -18,6 +18,7 @@ from .format import (
     ACTIONS,
     DOCUMENT_BYTES,
     DOCUMENT_OFFSET,
+    EVENTS,
     EXACT_ROWS,
     FOLD_ROWS,
     HEADER_BYTES,
@@ -206,7 +207,9 @@ class SlotReader:
         for run in [*runs, *lapped]:
             began, row, outcome = unpack_run(run)
             if row in rows:
-                since = max(began, latest.get(run, 0)) - attached
+                # What went wrong is a run of one call, whose time stays what it was.
+                last = began if outcome in EVENTS else max(began, latest.get(run, 0))
+                since = last - attached
                 at = header[Header.ATTACHED_NS] + max(0, since)
                 calls.append(LastCall(at, rows[row].shape, outcome))
         calls.sort(key=lambda call: call.at_ns)

@@ -20,14 +20,17 @@ from typing import Any
 from . import liveness
 from .directory import HIDDEN, SUFFIX, Board, BoardError
 from .format import (
+    ACTIONS,
     DOCUMENT_BYTES,
     DOCUMENT_OFFSET,
     EXACT_ROWS,
     FOLD_ROWS,
     LANES,
     MAGIC,
+    MAX_OPS,
     MAX_WORKSPACES,
     OVERFLOW,
+    OVERRUN,
     RING_OFFSET,
     RING_RUNS,
     ROW_BYTES,
@@ -49,6 +52,9 @@ from .format import (
 )
 
 RING_WORD = RING_OFFSET // 8
+OBSERVED, RAISED = ACTIONS.index("observed"), ACTIONS.index("raised")
+#: An engine that gives up over an error has ended by then.
+DYING_SECONDS = 60
 _serial = itertools.count()
 
 
@@ -65,6 +71,7 @@ class Slot:
         self._lock = threading.Lock()
         self._folds: dict[tuple[int, int, int], int] = {}
         self._worst: dict[int, int] = {}
+        self._raised_at = 0.0
         self.words = self._bytes.cast("Q")
         self._clocks = self._bytes.cast("d")
         #: By lane: when its last call was, in seconds of `time.monotonic`.
@@ -203,6 +210,8 @@ class Slot:
             word = event_word(op, kind, action)
             # What is taken back may stand in another slot: that from before a fork or a close.
             self.words[word] = max(0, self.words[word] + count)
+            if action == RAISED:
+                self._raised_at = time.monotonic()
             if count > 0:
                 last = Header.LAST_OVERFLOW_NS if kind == OVERFLOW else Header.LAST_OVERRUN_NS
                 self.words[last] = time.time_ns()
@@ -213,8 +222,19 @@ class Slot:
             self.words[Header.PROBE_ERRORS] += 1
 
     def saw_trouble(self) -> bool:
-        """Whether an overflow or overrun was recorded here."""
-        return bool(self.words[Header.LAST_OVERFLOW_NS] or self.words[Header.LAST_OVERRUN_NS])
+        """Whether a worker that exits now may have died of an overflow or overrun.
+
+        One that was observed is evidence for good. A worker outlives one that was raised unless its
+        engine gave up over it, which does not take longer than `DYING_SECONDS`; a call that was
+        split went well.
+        """
+        observed = any(
+            self.words[event_word(op, kind, OBSERVED)]
+            for op in range(MAX_OPS)
+            for kind in (OVERFLOW, OVERRUN)
+        )
+        dying = self._raised_at and time.monotonic() - self._raised_at <= DYING_SECONDS
+        return observed or bool(dying)
 
     def close(self) -> None:
         """Leave the board cleanly: the slot is marked closed and removed."""

@@ -164,7 +164,11 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class SeenCall:
-    """One of a worker's last calls. `outcome` is eager, captured, tuning, overflow, ...
+    """One of a worker's last runs of calls: calls of one shape and outcome in a row.
+
+    `outcome` is eager, captured, replayed, tuning, overflow, overrun, raised or split; each of the
+    last four is a single call. `timestamp_seconds` is when the latest call of a run that still
+    lasts was made, else its first.
 
     A `folded` call shares its row of the slot with similar ones: its numbers are those of the
     worst of them, and mean "up to".

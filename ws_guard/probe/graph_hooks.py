@@ -58,6 +58,7 @@ class GraphHooks:
             self._undo.append(lambda: delattr(graph_class, ACCOUNT))
             if hasattr(sys.modules["torch._C"], "_cuda_getCurrentStream"):
                 self._graphs.current_stream = _current_stream
+            self._graphs.is_capturing = module.is_current_stream_capturing
             if all(hasattr(module, name) for name in _HOOKS):
                 self._register(module)
             else:
@@ -70,8 +71,6 @@ class GraphHooks:
         told = (graphs.begin_capture, graphs.end_capture, graphs.counter_of_replays())
         for name, function in zip(_HOOKS, told, strict=True):
             self._undo.append(getattr(module, name)(function).remove)
-        # A capture that fails ends without a hook.
-        graphs.is_capturing = module.is_current_stream_capturing
 
     def _wrap(self, graph_class: Any) -> None:  # noqa: ANN401 - torch.cuda.CUDAGraph
         graphs = self._graphs
@@ -95,7 +94,14 @@ class GraphHooks:
         replay = graphs.counting(launch)
         for wrapper, original in ((capture_begin, begin), (capture_end, end), (replay, launch)):
             setattr(graph_class, original.__name__, wrapper)
-            self._undo.append(functools.partial(setattr, graph_class, original.__name__, original))
+            self._undo.append(functools.partial(_restore, graph_class, wrapper, original))
+
+
+def _restore(graph_class: Any, wrapper: Any, original: Any) -> None:  # noqa: ANN401 - of torch
+    name = original.__name__
+    # Somebody may have wrapped ours since: then it stays, and counts no more.
+    if vars(graph_class).get(name) is wrapper:
+        setattr(graph_class, name, original)
 
 
 def _current_stream() -> object:

@@ -54,8 +54,8 @@ class GraphAccount:
         self._calls: dict[tuple[Ledger, Key], tuple[Met, int]] = {}
 
     def add(self, ledger: Ledger, met: Met, done: Done) -> None:
-        """Remember a call that is being captured; one that was raised is not in the graph."""
-        if done.action == "raised":
+        """Remember a call that is being captured, unless it was raised or refused."""
+        if done.outcome in (Outcome.RAISED, Outcome.OVERFLOW):
             return
         # Not the tensors: a graph keeps its own alive, and no others.
         native, args = met.read(), ()
@@ -96,10 +96,10 @@ class Graphs:
     def __init__(self, recorder: Recorder) -> None:
         #: Called when a capture begins and when it ends.
         self.on_capture: list[Callable[[], None]] = []
-        #: Whether the calling thread's capture still lasts; asked where its end may go unseen.
+        #: Whether the calling thread's stream is being captured now; asked during captures alone.
         self.is_capturing: Callable[[], bool] = lambda: True
         #: The stream that the calling thread uses now, without asking CUDA.
-        self.current_stream: Callable[[], object] = lambda: None
+        self.current_stream: Callable[[], object] = threading.get_ident
         #: Streams that were captured: what ran on them before was the warm-up.
         self.captured_streams: set[object] = set()
         self._recorder = recorder
@@ -107,6 +107,10 @@ class Graphs:
         self._accounts: weakref.WeakSet[GraphAccount] = weakref.WeakSet()
         self._current: GraphAccount | None = None
         recorder.after_new_slot.append(self._settle_all)
+
+    def stream_of(self, tensor: Any) -> object:  # noqa: ANN401
+        """The stream that a call with a tensor runs on; None where there are none."""
+        return self.current_stream() if tensor.is_cuda else None
 
     @property
     def capturing(self) -> bool:
@@ -117,6 +121,8 @@ class Graphs:
         """A graph's capture has begun in this thread; what it held before is gone."""
         try:
             with self._recorder.lock:
+                # A capture of the graph that failed may have ended unseen.
+                self._forget(getattr(graph, ACCOUNT, None))
                 account = GraphAccount()
                 setattr(graph, ACCOUNT, account)
                 capture = _Capture(account, threading.get_ident(), self.current_stream())
@@ -131,29 +137,33 @@ class Graphs:
         try:
             with self._recorder.lock:
                 account = getattr(graph, ACCOUNT, None)
-                self._captures = [each for each in self._captures if each.account is not account]
+                self._forget(account)
+                self._tell()
                 if account is not None:
                     account.settle(self._recorder)
                     self._accounts.add(account)
-                self._tell()
         except Exception as error:  # noqa: BLE001 - the probe never harms the engine
             self._recorder.stumbled(error)
 
     def capture_of_this_call(self) -> GraphAccount | None:
-        """The graph that a call made now goes into: the one that captures its stream, or the
-        thread's own, which captures every stream that has joined it."""
+        """The graph that a call made now goes into, if its stream is being captured: the one that
+        captures this stream, else the thread's own, which captures every stream that joined it."""
         if not self._captures:
             return None
         stream, thread = self.current_stream(), threading.get_ident()
         # Micro-batches run in threads of their own, on the stream that is captured.
-        joined = [each for each in self._captures if stream is not None and each.stream == stream]
+        on_stream = [each for each in self._captures if each.stream == stream]
         own = [each for each in self._captures if each.thread == thread]
-        for capture in [*joined, *reversed(own)]:
-            if capture.thread != thread or self.is_capturing():
-                return capture.account
-            self._captures.remove(capture)
+        if self.is_capturing():
+            return (on_stream or own or self._captures)[-1].account
+        # Torch tells nobody of a capture that failed: its stream has gone back to work.
+        for failed in on_stream:
+            self._forget(failed.account)
             self._tell()
         return None
+
+    def _forget(self, account: GraphAccount | None) -> None:
+        self._captures = [each for each in self._captures if each.account is not account]
 
     def counter_of_replays(self) -> Callable[[Any], None]:
         """A function that accounts for a replay of the graph it is given: the hot path."""
@@ -203,6 +213,8 @@ class Graphs:
     def _begin_run(self, account: GraphAccount) -> None:
         """Another graph than the one before is replayed, or one that overruns at every replay."""
         with self._recorder.lock:
+            if account not in self._accounts:
+                return  # captured under a probe that was taken away since
             # One that overruns is never the current one: each of its replays comes here.
             self._current = None if account.overruns else account
             for row in account.rows:

@@ -133,7 +133,13 @@ class Guard:
             raise UnsplittableError(f"{op} keeps its offsets on the device")
         pieces = splitter.pieces(trouble.call, native, self._recorder.layout, args)
 
+        recorder = self._recorder
+
         def split(native: NativeFunction, _args: tuple[Any, ...]) -> Any:  # noqa: ANN401
-            return [native(*piece) for piece in pieces][-1]
+            try:
+                return [native(*piece) for piece in pieces][-1]
+            except Exception as error:
+                recorder.native_failed(op, False, error)
+                raise
 
         return split

@@ -51,7 +51,7 @@ class Hygiene:
                 self._check_counter(op, met)
             use.heads[op, head] = None
             self._judge_ops(op, met.address, use)
-        stream = None if captured else self._graphs.current_stream()
+        stream = None if captured else self._graphs.stream_of(met.workspace)
         if stream is not None and stream not in use.streams:
             use.streams[stream] = None
             self._judge_streams(op, met.address, use)

@@ -108,8 +108,7 @@ class Ledger:
     def _instead(self, met: Met, capture: GraphAccount | None) -> Provision | None:
         if not self._parts.provisions:
             return None
-        captured = capture is not None
-        return self._parts.provisions.instead(self.op, met.address, met.bytes, captured=captured)
+        return self._parts.provisions.instead(self.op, met, captured=capture is not None)
 
     def _see(self, met: Met, capture: GraphAccount | None) -> None:
         """Look at how the workspace is used; what goes wrong in that leaves the account whole."""

@@ -146,11 +146,12 @@ def _meeting(where: Positions, ledger: Ledger) -> Callable[[tuple[Any, ...]], Ha
             count = f"{len(args)} arguments, not {where.arguments}"
             raise TypeError(f"{ledger.op} was called with {count}")
         shape, workspace = args[query_at].shape, args[workspace_at]
+        tokens, heads, head_dim = shape
         batch, q_len, size = args[batch_at], args[q_len_at], args[size_at]
         no_lse, top_k, address = args[lse_at] is None, args[top_k_at], workspace.data_ptr()
         # The tokens of a batch vary from step to step where they do not follow from it.
-        tokens = shape[0] if per_token else 0
-        key = (batch, q_len, size, no_lse, top_k, shape[1], shape[2], address, tokens)
+        tokens = tokens if per_token else 0
+        key = (batch, q_len, size, no_lse, top_k, heads, head_dim, address, tokens)
         shapes = ledger.known
         known = shapes.get(key)
         if known is not None and known.run[5] == shape and known.run[6]() is workspace:

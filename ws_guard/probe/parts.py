@@ -40,7 +40,7 @@ class Parts(NamedTuple):
         graphs = Graphs(recorder)
         ticker = Ticker(interval, recorder.stumbled)
         return cls(
-            tuning=Tuning(),
+            tuning=Tuning(recorder.stumbled),
             graphs=graphs,
             guard=Guard(recorder, on_overflow, splitters),
             hygiene=Hygiene(recorder, graphs, CounterCheck(ticker)),

@@ -18,6 +18,7 @@ from ws_guard.sizing import InputError, Plan
 from ws_guard.sizing.errors import whole
 from ws_guard.sizing.slabs import round_up
 
+from .calls import Met
 from .graphs import Graphs
 from .recorder import Recorder
 from .ticker import Ticker
@@ -117,19 +118,20 @@ class Provisions:
                 told()
         self._ticker.add(_Watch(provision, self._graphs, self._destroyed).tick)
 
-    def instead(self, op: str, address: int, size: int, *, captured: bool) -> Provision | None:
+    def instead(self, op: str, met: Met, *, captured: bool) -> Provision | None:
         """The provision that a call is to use instead of its own workspace, or None.
 
         `captured` calls run on the stream of their replays, whichever captures them.
         """
+        address = met.address
         if any(each.address == address for each in self._all):
             return None
-        caller = self._callers.get((address, op)) or self._welcome(op, address, size)
+        caller = self._callers.get((address, op)) or self._welcome(op, address, met.bytes)
         if caller is None:
             if captured:
                 self._captured.add(address)
             return None
-        stream = None if captured else self._graphs.current_stream()
+        stream = None if captured else self._graphs.stream_of(met.workspace)
         if stream is None or stream == caller.stream:
             return caller.provision
         if caller.stream is None:

@@ -209,7 +209,13 @@ class Recorder:
     def _replace_slot(self, slot: Slot) -> None:
         self.slot = slot
         for rebind in [*self.on_new_slot, *self.after_new_slot]:
+            self._try(rebind)
+
+    def _try(self, rebind: Callable[[], None]) -> None:
+        try:
             rebind()
+        except Exception as error:  # noqa: BLE001 - at a fork, or while the engine exits
+            self.stumbled(error)
 
     # -- what went wrong ----------------------------------------------------------------------
     # Called around native calls: whatever happens here, the engine goes on as if we were not there.

@@ -75,11 +75,12 @@ class Splitter:
         """The arguments of each piece, in order; `UnsplittableError` where the rules forbid it."""
         named = dict(zip(self._parameters, args, strict=True))
         for name in self._unknown:
-            if named[name] not in (None, False):
+            if _is_given(named[name]):
                 raise UnsplittableError(f"what {name} means for a piece is not known")
         for name, meaning in _REFUSED.items():
-            if named.get(name) not in (None, False):
+            if _is_given(named.get(name)):
                 raise UnsplittableError(f"{meaning} ({name})")
+        call = call._replace(counter_buffer_bytes=native.counter_buffer_bytes)
         rows = piece_rows(call, layout, native.workspace_bytes, native.workspace_address)
         pieces, start = [], 0
         for batch in rows:
@@ -90,6 +91,11 @@ class Splitter:
             pieces.append(tuple((named | changed).values()))
             start += batch
         return pieces
+
+
+def _is_given(value: object) -> bool:
+    """Whether an argument turns something on; a tensor is not compared, which would ask CUDA."""
+    return value is not None and value is not False
 
 
 def _slice(name: str, tensor: Any, start: int, batch: int, call: Call) -> Any:  # noqa: ANN401

@@ -17,10 +17,12 @@ _MODE = "is_tuning_mode"
 class Tuning:
     """Follows FlashInfer's tuner once it is loaded; until then nothing tunes."""
 
-    def __init__(self) -> None:
+    def __init__(self, stumbled: Callable[[object], None] = lambda _error: None) -> None:
+        """`stumbled` is told of errors of ours: the tuner must not meet them."""
         self.active = False
         #: Called when tuning begins and when it ends.
         self.on_change: list[Callable[[], None]] = []
+        self._stumbled = stumbled
         self._tuner_class: Any = None
 
     def find(self) -> None:
@@ -52,4 +54,10 @@ class Tuning:
         if active != self.active:
             self.active = active
             for told in self.on_change:
-                told()
+                self._tell(told)
+
+    def _tell(self, told: Callable[[], None]) -> None:
+        try:
+            told()
+        except Exception as error:  # noqa: BLE001 - within an assignment of FlashInfer's
+            self._stumbled(error)
