@@ -18,15 +18,17 @@ _CAPABILITY = (10, 0)
 
 
 @contextlib.contextmanager
-def on_cpu(library: Path, *, sm_count: int = 148) -> Iterator[Recorder]:
+def on_cpu(
+    library: Path, *, sm_count: int = 148, capability: tuple[int, int] = _CAPABILITY
+) -> Iterator[Recorder]:
     """Run FlashInfer's public functions on CPU tensors against `library`, a path from `build`.
 
-    Within the block FlashInfer believes in a compute capability of 10.0 with `sm_count` SMs. It
+    Within the block FlashInfer believes in a GPU of that `capability` with `sm_count` SMs. It
     loads the library by its own `JitSpec.build_and_load`, as a module that was built ahead of
     time, so whatever else hooks that method sees what it would see in production. Modules that
     FlashInfer loaded and kept before are forgotten, here and at the end.
     """
-    with _pretended_gpu(library, sm_count):
+    with _pretended_gpu(library, sm_count, capability):
         yield Recorder(library)
 
 
@@ -41,7 +43,7 @@ def on_cpu_with(module: object, *, sm_count: int = 148) -> Iterator[None]:
         library = Path(folder) / "fmha_gen" / "fmha_gen.so"
         library.parent.mkdir()
         library.touch()
-        undo.enter_context(_pretended_gpu(library, sm_count))
+        undo.enter_context(_pretended_gpu(library, sm_count, _CAPABILITY))
         loader = ModuleType("tvm_ffi")
         vars(loader).update(vars(core.tvm_ffi), load_module=lambda _path: module)
         undo.enter_context(_attribute(core, "tvm_ffi", loader))
@@ -50,7 +52,7 @@ def on_cpu_with(module: object, *, sm_count: int = 148) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _pretended_gpu(library: Path, sm_count: int) -> Iterator[None]:
+def _pretended_gpu(library: Path, sm_count: int, capability: tuple[int, int]) -> Iterator[None]:
     import flashinfer.decode
     import flashinfer.jit.attention.modules as modules
     import flashinfer.jit.core as core
@@ -61,7 +63,7 @@ def _pretended_gpu(library: Path, sm_count: int) -> Iterator[None]:
 
     answers: dict[str, Callable[..., Any]] = {
         "get_device_sm_count": lambda _device: sm_count,
-        "get_compute_capability": lambda _device: _CAPABILITY,
+        "get_compute_capability": lambda _device: capability,
         "device_support_pdl": lambda _device: True,
     }
     with contextlib.ExitStack() as undo:

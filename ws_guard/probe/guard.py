@@ -71,9 +71,18 @@ class Guard:
         self._splitters = splitters or {}
 
     def handle(
-        self, op: str, kind: int, trouble: Trouble, native: NativeCall, args: tuple[Any, ...]
+        self,
+        op: str,
+        kind: int,
+        trouble: Trouble,
+        native: NativeCall,
+        args: tuple[Any, ...],
+        named_by: int,
     ) -> Done:
-        """Decide about a call that overflows or overruns (`kind`)."""
+        """Decide about a call that overflows or overruns (`kind`).
+
+        `named_by` is the address of the workspace that the caller brought.
+        """
         if self._on_overflow == "observe":
             if kind == OVERRUN:
                 return Done("observed", Outcome.OVERRUN, None)
@@ -84,15 +93,17 @@ class Guard:
                 return Done("split", Outcome.SPLIT, self._split(op, trouble, native, args))
             except UnsplittableError as reason:
                 why_not = str(reason)
-        return Done("raised", Outcome.RAISED, self._raise(op, trouble, native, why_not))
+        return Done("raised", Outcome.RAISED, self._raise(op, trouble, native, named_by, why_not))
 
-    def while_tuning(self, op: str, trouble: Trouble, native: NativeCall) -> Handling | None:
+    def while_tuning(
+        self, op: str, trouble: Trouble, native: NativeCall, named_by: int
+    ) -> Handling | None:
         """The tuner swallows refusals; only an overrun is worth keeping from it."""
         if self._on_overflow == "observe":
             return None
         if trouble.kind(native, self._recorder.layout) != OVERRUN:
             return None
-        return self._raise(op, trouble, native, "")
+        return self._raise(op, trouble, native, named_by, "")
 
     def _expect_refusal(self, op: str) -> Handling:
         recorder = self._recorder
@@ -108,8 +119,10 @@ class Guard:
 
         return expect_refusal
 
-    def _raise(self, op: str, trouble: Trouble, native: NativeCall, why_not: str) -> Handling:
-        number = self._recorder.workspace_number(native.workspace_address, op)
+    def _raise(
+        self, op: str, trouble: Trouble, native: NativeCall, named_by: int, why_not: str
+    ) -> Handling:
+        number = self._recorder.workspace_number(named_by, op)
         error = WorkspaceOverflowError.of(
             op=op,
             workspace=self._recorder.workspace_name(number),
@@ -130,7 +143,7 @@ class Guard:
     ) -> Handling:
         splitter = self._splitters.get(op)
         if splitter is None:
-            raise UnsplittableError(f"{op} keeps its offsets on the device")
+            raise UnsplittableError(_why_never(op))
         pieces = splitter.pieces(trouble.call, native, self._recorder.layout, args)
 
         recorder = self._recorder
@@ -143,3 +156,10 @@ class Guard:
                 raise
 
         return split
+
+
+def _why_never(op: str) -> str:
+    if sizing.ENTRY_OF_OP[op] in sizing.XQA_OPS:
+        # Each CTA of the GPU has its part of the scratch, however few the rows are.
+        return "fewer rows take no less scratch in XQA"
+    return f"{op} keeps its offsets on the device"

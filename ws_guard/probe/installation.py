@@ -251,8 +251,9 @@ class Probe:
         zone_bytes: int = ZONE_BYTES,
     ) -> Provision:
         """`ws_guard.provision`, for this probe."""
-        if self._parts is None:
-            raise InputError(f"nothing is instrumented here ({self.verdict or 'switched off'})")
+        if self._parts is None or self._recorder is None:
+            why = "uninstalled" if self._parts is not None else self.verdict or "switched off"
+            raise InputError(f"provision needs a probe, nothing is instrumented here ({why})")
         made = allocate(plan, device, workspace_bytes, zone_bytes)
         self._parts.provisions.add(made)
         return made

@@ -90,6 +90,9 @@ class Ledger:
             own = self._instead(met, capture)
             if own is None:
                 self._see(met, capture)
+                if self._parts.provisions.serves(self.op, met.address):
+                    # From another stream: the hot path, which sees no streams, must not learn it.
+                    met = met._replace(like=None)
                 return self._account(met, capture)
             # Not for the hot path, which would make the call as it came.
             args = met.where.with_workspace(met.args, own.workspace)
@@ -106,8 +109,6 @@ class Ledger:
         return self._judged(met).row
 
     def _instead(self, met: Met, capture: GraphAccount | None) -> Provision | None:
-        if not self._parts.provisions:
-            return None
         return self._parts.provisions.instead(self.op, met, captured=capture is not None)
 
     def _see(self, met: Met, capture: GraphAccount | None) -> None:
@@ -124,7 +125,7 @@ class Ledger:
         self._go_on(row, Outcome.TUNING)
         if trouble is None:
             return None
-        return self._parts.guard.while_tuning(self.op, trouble, met.read())
+        return self._parts.guard.while_tuning(self.op, trouble, met.read(), met.address)
 
     def _account(self, met: Met, capture: GraphAccount | None) -> Handling | None:
         row, trouble = self._judged(met)
@@ -167,7 +168,7 @@ class Ledger:
         kind = trouble.kind(native, self.recorder.layout)
         if kind is None:
             return WELL
-        done = self._parts.guard.handle(self.op, kind, trouble, native, met.args)
+        done = self._parts.guard.handle(self.op, kind, trouble, native, met.args, met.address)
         self.end_run()
         self.recorder.slot.begin_run(self.lane, row.number, done.outcome)
         self.recorder.add_event(self.op, kind, done.action)

@@ -15,6 +15,10 @@ from .split import Splitter
 from .ticker import Ticker
 from .tuning import Tuning
 
+#: Ticks of the ticker, in parts of its interval. A look is asked for at one tick and answered at the
+#: next: what happens right after one is told two ticks later, which is within the interval.
+_TICK = 0.4
+
 
 class Parts(NamedTuple):
     """The parts of the probe, each for one thing that may happen to a call or around it."""
@@ -36,9 +40,12 @@ class Parts(NamedTuple):
         interval: float = 1.0,
         report: Callable[[str], None] | None = None,
     ) -> Parts:
-        """All of them, around one recorder; `interval` in seconds."""
+        """All of them, around one recorder.
+
+        `interval` in seconds: an overrun into a guard zone is told within it.
+        """
         graphs = Graphs(recorder)
-        ticker = Ticker(interval, recorder.stumbled)
+        ticker = Ticker(interval * _TICK, recorder.stumbled)
         return cls(
             tuning=Tuning(recorder.stumbled),
             graphs=graphs,

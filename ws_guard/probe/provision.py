@@ -106,9 +106,6 @@ class Provisions:
         #: Called when one is added: callers that were known are to be looked at again.
         self.on_new: list[Callable[[], None]] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._all)
-
     def add(self, provision: Provision) -> None:
         """Offer a provision to the next caller, and have its zone looked at."""
         with self._recorder.lock:
@@ -140,6 +137,10 @@ class Provisions:
         if stream not in self._graphs.captured_streams:
             self._report(f"{op} calls from a second stream: there it keeps its own workspace")
         return None
+
+    def serves(self, op: str, address: int) -> bool:
+        """Whether a caller was given a provision."""
+        return (address, op) in self._callers
 
     def _welcome(self, op: str, address: int, size: int) -> _Caller | None:
         """A caller that is new: what it is given, if anything."""

@@ -45,7 +45,7 @@ class Ticker:
 
     def forget(self) -> None:
         """In a forked child, which has no threads: the parent's work stays the parent's."""
-        self._lock = threading.Lock()
+        self._lock, self._stopping = threading.Lock(), threading.Event()
         self._jobs, self._thread = [], None
 
     def _run(self) -> None:
