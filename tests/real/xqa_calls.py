@@ -148,6 +148,7 @@ def tell(path: str) -> Told:
 def probed(path: str, action: str = "observe") -> Iterator[Any]:
     """The probe, and FlashInfer's caches empty, so that every module is loaded under it."""
     import flashinfer.xqa as _  # noqa: F401 - its loader is cached
+
     from ws_guard.launcher.cpu import _forget_results
 
     _forget_results()

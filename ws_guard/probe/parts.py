@@ -15,8 +15,8 @@ from .split import Splitter
 from .ticker import Ticker
 from .tuning import Tuning
 
-#: Ticks of the ticker, in parts of its interval. A look is asked for at one tick and answered at the
-#: next: what happens right after one is told two ticks later, which is within the interval.
+#: A tick, in parts of the interval. A look is asked for at one tick and answered at the next: what
+#: happens right after one is told two ticks later, which is within the interval.
 _TICK = 0.4
 
 

@@ -67,7 +67,8 @@ def allocate(plan: Plan, device: Any, workspace_bytes: int | None, zone_bytes: i
     try:
         device = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise InputError(f"device is what torch.device takes, got {device!r}: {error}") from None
+        why = str(error).splitlines()[0]
+        raise InputError(f"device is what torch.device takes, got {device!r}: {why}") from None
     # The zone begins with the first whole word behind the workspace, and ends with a whole line.
     start = round_up(size, _WORD)
     block = torch.zeros(start + round_up(zone_bytes, LINE_BYTES), dtype=torch.uint8, device=device)
@@ -150,7 +151,8 @@ class Provisions:
         if address in self._captured:
             self._report(f"{op} keeps its own workspace: a graph was captured with it already")
             return None
-        self._free.remove(fitting[0])
+        # By identity: `remove` would compare tensors, which asks CUDA.
+        self._free = [each for each in self._free if each is not fitting[0]]
         self._callers[address, op] = caller = _Caller(fitting[0], None)
         return caller
 

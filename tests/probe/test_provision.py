@@ -1,0 +1,318 @@
+"""Who is given a workspace of ours, who is not, and what the board says of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from meetings import CONTEXT, DECODE, MIB, Meetings, OnCard, on_card
+
+import ws_guard
+from ws_guard import InputError, WorkspaceOverflowError
+from ws_guard.board import OVERFLOW
+from ws_guard.probe.provision import Provision, allocate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ws_guard import Plan
+    from ws_guard.board import SlotView
+
+    Meet = Callable[..., Meetings]
+
+SMALL, LARGE = 16 * MIB, 64 * MIB
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """The reported crash: 394 MiB do not hold its worst step."""
+    return ws_guard.plan(
+        heads=64, tp=8, dcp=8, max_num_batched_tokens=16_384, flashinfer="0.6.14", sm_count=148
+    )
+
+
+@pytest.fixture
+def meet(board: str) -> Iterator[Meet]:
+    """`meet()`: the ledgers of a process; closed after the test."""
+    made: list[Meetings] = []
+
+    def start(action: str = "observe") -> Meetings:
+        made.append(Meetings(board, "C", action, interval=3600.0))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def offer(plan: Plan) -> Callable[..., Provision]:
+    """`offer(meetings)`: one more provision for the callers to come."""
+
+    def add(meetings: Meetings, size: int = LARGE) -> Provision:
+        provision = allocate(plan, "cpu", size, MIB)
+        meetings.parts.provisions.add(provision)
+        return provision
+
+    return add
+
+
+Offer = "Callable[..., Provision]"
+
+
+def buffer(size: int = SMALL) -> torch.Tensor:
+    return torch.zeros(size, dtype=torch.uint8)
+
+
+def is_ours(given: torch.Tensor, provision: Provision) -> bool:
+    return (given.data_ptr(), given.numel()) == (provision.address, provision.bytes)
+
+
+# -- what is allocated ----------------------------------------------------------------------------
+
+
+def test_the_planned_size_zeroed_with_a_zone_behind(plan: Plan) -> None:
+    # 394 MiB + 8 bytes x 64 heads x 16,384 rows x 256 + 1 MiB; lazily mapped, as nobody writes it.
+    assert allocate(plan, "meta", None, MIB).bytes == 413_138_944 + 2_148_532_224 == 2_561_671_168
+    made = allocate(plan, "cpu", 12_345, 100)
+    assert made.bytes == 12_345
+    assert not made.workspace.any()
+    # The zone begins with the first whole word behind, and is whole lines of 2,048 bytes.
+    behind = torch.tensor([], dtype=torch.uint8).set_(made.workspace.untyped_storage())[12_345:]
+    assert behind.numel() == 7 + 2048
+    made.zone.look()
+    assert made.zone.answer() == (1, 0)
+    behind[:7] = 1
+    made.zone.look()
+    assert made.zone.answer() == (2, 0)
+    behind[7] = 1
+    made.zone.look()
+    assert made.zone.answer() == (3, 8)
+
+
+def test_a_plan_that_fits_is_taken_as_it_is() -> None:
+    fits = ws_guard.plan(heads=64, max_num_batched_tokens=64, workspace_bytes=32 * MIB)
+    assert fits.fits
+    assert allocate(fits, "cpu", None, 1).bytes == 32 * MIB
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"plan": None}, "plan is what ws_guard.plan() gave, got NoneType"),
+        ({"plan": {"fits": True}}, "plan is what ws_guard.plan() gave, got dict"),
+        ({"device": "nonsense"}, "device is what torch.device takes, got 'nonsense'"),
+        ({"device": object()}, "device is what torch.device takes, got <object"),
+        ({"workspace_bytes": 0}, "workspace_bytes"),
+        ({"workspace_bytes": -1}, "workspace_bytes"),
+        ({"workspace_bytes": 1.5}, "workspace_bytes"),
+        ({"workspace_bytes": True}, "workspace_bytes"),
+        ({"zone_bytes": 0}, "zone_bytes"),
+        ({"zone_bytes": "1MiB"}, "zone_bytes"),
+    ],
+)
+def test_arguments_that_cannot_be(plan: Plan, arguments: dict[str, Any], words: str) -> None:
+    given = {"plan": plan, "device": "cpu", "workspace_bytes": 64, "zone_bytes": 64} | arguments
+    with pytest.raises(InputError) as raised:
+        allocate(**given)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_without_torch_there_is_nothing_to_allocate(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    with pytest.raises(InputError, match="import it first"):
+        allocate(plan, "cpu", 64, 64)
+
+
+# -- who is given it ------------------------------------------------------------------------------
+
+
+def test_a_smaller_workspace_is_replaced_from_the_first_call_on(
+    meet: Meet, offer: Offer, slot: Callable[[], SlotView]
+) -> None:
+    meetings = meet()
+    ours = offer(meetings)
+    own = buffer()
+    for batch in (16, 16, 20, 16, 16, 16, 16):
+        assert is_ours(meetings.call(own, batch=batch), ours)
+    # Counts and sizes are told under the caller's name; the hot path, which would make the call as
+    # it came, learns nothing.
+    found = slot()
+    rows = {row.shape.batch: (row.shape.workspace_bytes, row.eager) for row in found.rows}
+    assert rows == {16: (LARGE, 6), 20: (LARGE, 1)}
+    assert found.document["workspaces"] == ["ws0"]
+    assert {row.shape.workspace for row in found.rows} == {0}
+    assert (meetings.learned(), found.probe_errors, meetings.reports) == (0, 0, [])
+
+
+def test_one_for_each_caller(meet: Meet, offer: Offer) -> None:
+    meetings = meet()
+    first = offer(meetings)
+    own, others = buffer(), buffer()
+    assert is_ours(meetings.call(own), first)
+    for _ in range(6):
+        assert meetings.call(others) is others
+    assert meetings.learned() == 1
+    # What the hot path has learned meanwhile is looked at again.
+    second = offer(meetings)
+    assert is_ours(meetings.call(others), second)
+    assert is_ours(meetings.call(own), first)
+
+
+def test_ops_that_share_a_buffer_are_two_callers(meet: Meet, offer: Offer) -> None:
+    meetings = meet()
+    first, own = offer(meetings), buffer()
+    assert is_ours(meetings.call(own, DECODE), first)
+    assert meetings.call(own, CONTEXT) is own
+    second = offer(meetings)
+    assert is_ours(meetings.call(own, CONTEXT), second)
+    assert is_ours(meetings.call(own, DECODE), first)
+
+
+@pytest.mark.parametrize("size", [LARGE, LARGE + 1])
+def test_a_workspace_that_is_large_enough_is_left_alone(
+    meet: Meet, offer: Offer, size: int
+) -> None:
+    meetings = meet()
+    ours, own = offer(meetings), buffer(size)
+    assert meetings.call(own) is own
+    # It stays there for one that is smaller.
+    assert is_ours(meetings.call(buffer(LARGE - 1)), ours)
+
+
+def test_the_first_one_that_is_larger_is_given(meet: Meet, offer: Offer) -> None:
+    meetings = meet()
+    small, large = offer(meetings, 2 * SMALL), offer(meetings, LARGE)
+    assert is_ours(meetings.call(buffer(3 * SMALL)), large)
+    assert is_ours(meetings.call(buffer()), small)
+
+
+def test_a_caller_that_passes_ours_itself_is_left_alone(
+    meet: Meet, offer: Offer, slot: Callable[[], SlotView]
+) -> None:
+    meetings = meet()
+    first, second = offer(meetings), offer(meetings, 2 * LARGE)
+    # `second` is larger and free; who has one of ours is not given another.
+    assert meetings.call(first.workspace) is first.workspace
+    assert is_ours(meetings.call(buffer()), first)
+    assert second.bytes == 2 * LARGE
+    (own, other) = slot().rows
+    assert (own.shape.workspace_bytes, other.shape.workspace_bytes) == (LARGE, LARGE)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32])
+def test_the_replacement_has_the_callers_type(
+    plan: Plan, dtype: torch.dtype, recorder_of: Any
+) -> None:
+    from native_calls import DECODE as OP
+    from native_calls import decode_arguments, watch
+
+    watched = watch(recorder_of("C"))
+    given: list[tuple[Any, ...]] = []
+    op = watched.over(lambda *args: given.append(args))
+    parts = watched.ledger._parts
+    ours = allocate(plan, "cpu", LARGE, MIB)
+    parts.provisions.add(ours)
+    try:
+        arguments = decode_arguments(16, buffer().view(dtype))
+        arguments[watched.at("workspace_size")] = SMALL
+        op(*arguments)
+    finally:
+        parts.ticker.stop()
+    (args,) = given
+    workspace = args[watched.at("workspace_buffer")]
+    assert (OP, workspace.dtype, workspace.data_ptr()) == (DECODE, dtype, ours.address)
+    assert args[watched.at("workspace_size")] == workspace.nbytes == LARGE
+
+
+# -- graphs and streams ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before the provision", "after the provision"])
+def test_never_after_a_capture_with_the_old_address(meet: Meet, offer: Offer, when: str) -> None:
+    meetings, own = meet(), buffer()
+    if when == "after the provision":
+        first = offer(meetings)
+        assert is_ours(meetings.call(buffer()), first)  # taken by another caller
+    with meetings.capture():
+        assert meetings.call(own) is own
+    second = offer(meetings)
+    for _ in range(3):
+        assert meetings.call(own) is own
+    assert meetings.reports[0] == (
+        f"{DECODE} keeps its own workspace: a graph was captured with it already"
+    )
+    # It is there for a caller of whom there is no doubt.
+    assert is_ours(meetings.call(buffer()), second)
+
+
+def test_a_first_call_in_a_capture_is_given_one(meet: Meet, offer: Offer) -> None:
+    meetings, own = meet(), buffer()
+    ours = offer(meetings)
+    with meetings.capture():
+        assert is_ours(meetings.call(own), ours)
+    assert is_ours(meetings.call(own), ours)
+    with meetings.capture():
+        assert is_ours(meetings.call(own), ours)
+
+
+def test_a_second_stream_keeps_the_callers_own(meet: Meet, offer: Offer) -> None:
+    meetings = meet()
+    ours, own = offer(meetings), on_card(SMALL)
+    assert is_ours(meetings.call(own), ours)
+    meetings.stream = "side"
+    for _ in range(6):
+        assert meetings.call(own) is own
+    assert meetings.reports == [
+        f"{DECODE} calls from a second stream: there it keeps its own workspace"
+    ] * len(meetings.reports)
+    assert meetings.reports
+    # The hot path sees no streams: it must not have learned what the second one does.
+    assert meetings.learned() == 0
+    meetings.stream = "main"
+    assert is_ours(meetings.call(own), ours)
+
+
+def test_the_stream_of_a_capture_is_no_second_one(meet: Meet, offer: Offer) -> None:
+    meetings = meet()
+    ours, own = offer(meetings), on_card(SMALL)
+    assert is_ours(meetings.call(own), ours)
+    meetings.stream = "side"
+    with meetings.capture():
+        assert is_ours(meetings.call(own), ours)
+    # Further warm-ups there are no doubt to report, and no reason to share either.
+    assert isinstance(meetings.call(own), OnCard)
+    assert meetings.reports == []
+
+
+# -- at the edge ----------------------------------------------------------------------------------
+
+
+def test_one_that_is_too_small_as_well_is_raised_about(
+    meet: Meet, offer: Offer, slot: Callable[[], SlotView]
+) -> None:
+    meetings = meet("raise")
+    offer(meetings)
+    with pytest.raises(WorkspaceOverflowError) as raised:
+        meetings.call(buffer(), batch=1024)
+    error = raised.value
+    # 8 bytes x 64 heads x 1,024 rows x 256 + 1 MiB of 64 MiB, under the caller's name.
+    assert (error.workspace, error.workspace_bytes) == ("ws0", LARGE)
+    assert (error.slab_bytes, error.available_bytes) == (135_266_304, LARGE)
+    assert slot().document["workspaces"] == ["ws0"]
+    assert slot().events == {(0, OVERFLOW, "raised"): 1}
+    assert meetings.made == []
+
+
+def test_one_that_is_large_enough_is_not(
+    meet: Meet, offer: Offer, slot: Callable[[], SlotView]
+) -> None:
+    meetings = meet("raise")
+    ours = offer(meetings, 256 * MIB)
+    assert is_ours(meetings.call(buffer(), batch=1024), ours)
+    assert slot().events == {}
