@@ -24,7 +24,7 @@ endif
 DEMO_PYTHON_B := $(VENV)/bin/python
 DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
 
-.PHONY: demo test test-vllm lint format bench image clean
+.PHONY: demo test test-vllm test-gpu lint format bench image clean
 
 demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
 	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(filter-out 0 no,$(ONCE)),--once)
@@ -39,6 +39,11 @@ test-vllm: $(VENV)/.installed-test
 	@# What has been built must not be skipped; a disk that was too small may.
 	if [ -e .venv-vllm/.installed ]; then export WS_GUARD_REQUIRE_REAL_ENGINES=1; fi; \
 	  PYTHONPATH=.venv-vllm/sources $(VENV)/bin/python -m pytest -m engine $(PYTEST_ARGS)
+
+# On a machine with a card, by the Python that has torch and FlashInfer for it.
+GPU_PYTHON ?= python3
+test-gpu:
+	WS_GUARD_REQUIRE_GPU=1 PYTHONPATH=. $(GPU_PYTHON) -m pytest tests/gpu -s $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .

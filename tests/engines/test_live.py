@@ -9,7 +9,8 @@ import pytest
 from ws_guard.engines.launch import Launch
 from ws_guard.engines.live import holder_bytes, judge_live, planned_document, site_at
 from ws_guard.engines.model import Model
-from ws_guard.sizing import LAYOUTS, OPS
+from ws_guard.engines.releases import ENGINES
+from ws_guard.sizing import LAYOUTS, OPS, XQA_OPS
 
 MIB = 1 << 20
 ENV = "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"
@@ -88,3 +89,48 @@ def test_buffers_are_found_in_what_an_engine_keeps() -> None:
     assert holder_bytes(Tensor(0, 7)) == 7
     for nothing in (None, {}, len):
         assert holder_bytes(nothing) is None
+
+
+XQA = XQA_OPS["xqa"]
+
+
+def test_xqa_decodes_at_vllms_dense_site(gqa: Launch) -> None:
+    judged = judge_live(gqa, LAYOUTS["C"], {})
+    buffer = Tensor(4096, 394 * MIB)
+    # Python hands over the workspace's beginning as semaphores: it is found by that address.
+    assert site_at(judged, XQA, 4096, lambda _: buffer) == "dense_decode"
+    assert site_at(judged, XQA, 4096 + buffer.nbytes, lambda _: buffer) == ""
+    # No MLA runs there, nor any site that decodes by other kernels.
+    assert site_at(judged, XQA_OPS["xqa_mla"], 4096, lambda _: buffer) == ""
+
+
+def test_xqa_decodes_at_sglangs_dense_site() -> None:
+    launch = Launch(
+        engine="sglang",
+        version="0.5.23",
+        model=Model("", "gqa", 64, head_dim=128),
+        tp=8,
+        max_num_batched_tokens=8192,
+        max_num_seqs=256,
+    )
+    judged = judge_live(launch, LAYOUTS["C"], {})
+    # On SM90 it is 8 MiB larger than 512 MiB, for the semaphores.
+    buffer = Tensor(4096, 520 * MIB)
+    named = {op: site_at(judged, op, 4096, lambda _: buffer) for op in (*OPS.values(), XQA)}
+    assert named == {
+        OPS["decode"]: "trtllm_mha_decode",
+        OPS["context"]: "trtllm_mha_prefill",
+        OPS["ragged"]: "",
+        OPS["dsv4"]: "",
+        XQA: "trtllm_mha_decode",
+    }
+
+
+def test_only_dense_decode_reaches_xqa() -> None:
+    reached = {
+        (engine.name, site.workspace)
+        for engine in ENGINES.values()
+        for site in engine.sites
+        if site.also_entries
+    }
+    assert reached == {("vllm", "dense_decode"), ("sglang", "trtllm_mha_decode")}

@@ -77,7 +77,8 @@ def site_at(judged: Iterable[Judged], op: str, address: int, held: Callable[[Sit
 
     `held` gives what the engine keeps for a site.
     """
-    sites = [each.site for each in judged if each.site.entry == ENTRY_OF_OP.get(op)]
+    entry = ENTRY_OF_OP.get(op)
+    sites = [each.site for each in judged if entry in (each.site.entry, *each.site.also_entries)]
     names = site_names(sites)
     for site in sites:
         kept = held(site)

@@ -78,8 +78,9 @@ _MHA_DECODE = Site(
     backends=("trtllm_mha",),
     default_kinds=("gqa",),
     called="trtllm_batch_decode_with_kv_cache",
-    also_seen=("DEFAULT_WORKSPACE_SIZE_MB = 512",),
-    note="shared with fmha_v2; no LSE",
+    also_entries=("xqa",),
+    also_seen=("DEFAULT_WORKSPACE_SIZE_MB = 512", "is_xqa_impl = get_platform().is_sm90"),
+    note="shared with fmha_v2; no LSE; XQA on SM90 and SM120, with 8 MiB more",
 )
 _DSA_ROWS = Site(
     workspace="dsa",
@@ -121,6 +122,7 @@ SITES: tuple[Site, ...] = (
     _MHA_DECODE._replace(
         workspace="trtllm_mha_prefill",
         entry="context",
+        also_entries=(),
         batch="prefill_requests",
         q_len="step",
         called="trtllm_batch_context_with_kv_cache",

@@ -38,7 +38,8 @@ class Site(NamedTuple):
     which it is live without that flag, limited to `default_dims` (nope, rope and value dimensions
     of a head) and to `architectures` (beginnings of model classes) where those are given.
     `guard_reserve_bytes` is set where the engine itself hands over no more rows than fit beside
-    that reserve. `also_seen` are texts of the source that hold the rules.
+    that reserve. `also_entries` are native entries that the same call reaches on other GPUs than
+    the planned ones: it is the same site. `also_seen` are texts of the source that hold the rules.
     """
 
     workspace: str
@@ -65,6 +66,7 @@ class Site(NamedTuple):
     max_batch: int | None = None
     guard_reserve_bytes: int | None = None
     refuses_pcp_with_dcp: bool = False
+    also_entries: tuple[Entry, ...] = ()
     also_seen: tuple[str, ...] = ()
     note: str = ""
 

@@ -45,7 +45,7 @@ def _row(site: Site) -> str:
         span,
         f"`{site.source}`, `{site.holder}`",
         _size(site),
-        f"{site.entry} (`{site.called}`)",
+        f"{' or '.join((site.entry, *site.also_entries))} (`{site.called}`)",
         _LSE[site.lse],
         _HEADS[site.heads],
         _BATCH[site.batch] + (f", at most {site.max_batch}" if site.max_batch else ""),

@@ -130,7 +130,9 @@ _DENSE_DECODE = Site(
     backends=("FLASHINFER",),
     default_kinds=("gqa",),
     called="trtllm_batch_decode_with_kv_cache",
-    note="LSE under DCP without a size check",
+    also_entries=("xqa",),
+    also_seen=('XQA = "xqa"',),
+    note="LSE under DCP without a size check; XQA on SM90 and SM120",
 )
 
 SITES: tuple[Site, ...] = (
@@ -177,6 +179,7 @@ SITES: tuple[Site, ...] = (
         batch="prefill_requests",
         q_len="step",
         called="trtllm_batch_context_with_kv_cache",
+        also_entries=(),
         note="the same buffer; asks no LSE and carves nothing that grows",
     ),
     _DENSE_DECODE._replace(
@@ -186,6 +189,7 @@ SITES: tuple[Site, ...] = (
         batch="prefill_requests",
         q_len="step",
         called="trtllm_batch_context_with_kv_cache",
+        also_entries=(),
         guard_reserve_bytes=MIB,
         also_seen=("def fits_workspace",),
         note="the same buffer; the engine takes another path where the slab does not fit",
