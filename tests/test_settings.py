@@ -22,6 +22,7 @@ def test_defaults() -> None:
     assert settings.enabled
     assert settings.board == f"/dev/shm/ws_guard-{os.getuid()}"
     assert (settings.sizing, settings.on_overflow) == ("auto", "observe")
+    assert settings.zone_interval_seconds == 1.0
     assert settings.listen == "127.0.0.1:19456"
     assert settings.expected_workers is None
     assert settings.min_margin_bytes == 0
@@ -38,6 +39,12 @@ def test_every_field_is_declared_once() -> None:
         ("WS_GUARD_ENABLED", "maybe", "use 1 or 0"),
         ("WS_GUARD_SIZING", "on", "use auto or off"),
         ("WS_GUARD_ON_OVERFLOW", "crash", "use observe or raise or split"),
+        ("WS_GUARD_ZONE_INTERVAL", "0", "use seconds from 0.01 to 3600"),
+        ("WS_GUARD_ZONE_INTERVAL", "0.009", "use seconds from 0.01 to 3600"),
+        ("WS_GUARD_ZONE_INTERVAL", "3601", "use seconds from 0.01 to 3600"),
+        ("WS_GUARD_ZONE_INTERVAL", "-1", "use seconds from 0.01 to 3600"),
+        ("WS_GUARD_ZONE_INTERVAL", "nan", "use seconds from 0.01 to 3600"),
+        ("WS_GUARD_ZONE_INTERVAL", "1e3", "use seconds from 0.01 to 3600"),
         ("WS_GUARD_LISTEN", "19456", "is not host:port"),
         ("WS_GUARD_LISTEN", "tcp://10.0.0.1:80:x", "is not host:port"),
         ("WS_GUARD_EXPECTED_WORKERS", "0", "use a whole number from 1 up"),
@@ -53,6 +60,12 @@ def test_a_bad_value_is_named_and_the_default_stands(name: str, text: str, words
     assert settings == read_settings({})[0]
     with pytest.raises(SettingError, match=name):
         require_settings({name: text})
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0.01", 0.01), ("5", 5.0), (" 3600 ", 3600.0)])
+def test_a_zones_interval(text: str, seconds: float) -> None:
+    settings, problems = read_settings({"WS_GUARD_ZONE_INTERVAL": text})
+    assert (settings.zone_interval_seconds, problems) == (seconds, [])
 
 
 def test_good_values() -> None:

@@ -1,0 +1,111 @@
+"""Probes in native modules of trtllm-gen and of XQA, each by its own contract, and out again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from meetings import Meetings
+
+from ws_guard.contract import XqaContract, installed_contract, installed_xqa
+from ws_guard.probe import instruments as room
+from ws_guard.probe.instruments import Instruments
+from ws_guard.sizing import OPS, XQA_OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DECODE, XQA, MLA = OPS["decode"], XQA_OPS["xqa"], XQA_OPS["xqa_mla"]
+
+
+class Bench:
+    """Instruments, and what they report; `reads` counts the readings of XQA's source."""
+
+    def __init__(self, meetings: Meetings) -> None:
+        self.problems: list[str] = []
+        self.reads = 0
+        self.instruments = Instruments(
+            installed_contract(), meetings.recorder, meetings.parts, self.problems.append
+        )
+
+    def load(self, *ops: str) -> Any:
+        """A native module with those ops, as the door hands it over."""
+        module = SimpleNamespace(**{op: native_of(op) for op in ops}, other="passed through")
+        self.instruments._instrument(module)
+        return module
+
+
+def native_of(op: str) -> Any:
+    def native(*_: object) -> str:
+        return op
+
+    return native
+
+
+@pytest.fixture
+def bench(board: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    meetings = Meetings(board, "B")
+    bench = Bench(meetings)
+
+    def read() -> XqaContract:
+        bench.reads += 1
+        return installed_xqa()
+
+    monkeypatch.setattr(room, "installed_xqa", read)
+    yield bench
+    bench.instruments.leave()
+    meetings.close()
+
+
+def is_probed(module: Any, op: str) -> bool:
+    return getattr(module, op).__qualname__.endswith("<locals>.probe")
+
+
+def test_a_module_of_trtllm_gen_asks_nothing_of_xqa(bench: Bench) -> None:
+    module = bench.load(*OPS.values())
+    assert all(is_probed(module, op) for op in OPS.values())
+    assert (bench.reads, bench.problems, module.other) == (0, [], "passed through")
+
+
+def test_xqas_source_is_read_once(bench: Bench) -> None:
+    for _ in range(3):
+        assert is_probed(bench.load(XQA), XQA)
+    assert is_probed(bench.load(MLA), MLA)
+    assert (bench.reads, bench.problems) == (1, [])
+
+
+def test_leaving_restores_the_identical_functions(bench: Bench) -> None:
+    module = SimpleNamespace(**{op: native_of(op) for op in (DECODE, XQA)})
+    before = dict(vars(module))
+    bench.instruments._instrument(module)
+    assert all(vars(module)[op] is not before[op] for op in before)
+    bench.instruments.leave()
+    assert all(vars(module)[op] is before[op] for op in before)
+
+
+def test_an_op_that_is_not_understood_is_told_and_left(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = installed_xqa()
+    signatures = {MLA: known.signatures[MLA]}
+    told = XqaContract(known.release, signatures, {XQA: "xqa/mha.cu does not say so"})
+    monkeypatch.setattr(room, "installed_xqa", lambda: told)
+    module = bench.load(DECODE, XQA, MLA)
+    assert [is_probed(module, op) for op in (DECODE, XQA, MLA)] == [True, False, True]
+    assert bench.problems == [
+        f"calls of {XQA} are not seen, its source is not understood: xqa/mha.cu does not say so"
+    ]
+
+
+def test_an_xqa_that_cannot_be_read_leaves_trtllm_gen_watched(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> XqaContract:
+        raise OSError("on purpose")
+
+    monkeypatch.setattr(room, "installed_xqa", fail)
+    module = bench.load(DECODE, XQA)
+    assert [is_probed(module, op) for op in (DECODE, XQA)] == [True, False]
+    assert bench.problems == ["OSError while instrumenting: on purpose"]
+    assert module.xqa_wrapper() == XQA
