@@ -137,3 +137,65 @@ def test_a_clock_that_none_shows_is_no_error(
 
 def test_lanes_of_ops_and_replays_are_apart() -> None:
     assert (REPLAYS, LANES) == (8, 9)
+
+
+#: That of the op of `make_shape`: eager runs are in the lane of their op.
+LANE = make_shape().op
+
+
+def since(slot: Slot, seconds_ago: float) -> list[tuple[int, Outcome]]:
+    """(batch, outcome) of the runs that may have had a call in the last seconds."""
+    runs = slot.calls_since(time.monotonic() - seconds_ago)
+    return [(shape.batch, outcome) for shape, outcome in runs]
+
+
+def test_runs_since_a_moment_are_told_by_their_ends(still: Slot, step: Step) -> None:
+    assert since(still, 1000) == []
+    for row in (0, 1, 2):
+        step(1)
+        still.begin_run(LANE, row, Outcome.EAGER)
+    eager = [(batch, Outcome.EAGER) for batch in (1, 2, 3)]
+    assert since(still, 10) == eager
+    # 3 began now; 2 may have lasted until then, and 1 ended a second ago at the latest.
+    assert since(still, 0.5) == eager[1:]
+    step(1)
+    assert since(still, 0.5) == []
+    still.last_call[LANE] = time.monotonic()
+    assert since(still, 0.5) == eager[2:]
+
+
+def test_a_run_that_went_on_is_told_though_another_followed(still: Slot, step: Step) -> None:
+    still.begin_run(LANE, 0, Outcome.EAGER)
+    step(10)
+    # Calls of the first row may have been made until now, when the second one's come.
+    still.begin_run(LANE, 1, Outcome.EAGER)
+    assert since(still, 1) == [(1, Outcome.EAGER), (2, Outcome.EAGER)]
+
+
+def test_an_event_is_a_single_call_and_ends_no_later(still: Slot, step: Step) -> None:
+    still.begin_run(LANE, 0, Outcome.OVERRUN)
+    step(10)
+    still.begin_run(LANE, 1, Outcome.EAGER)
+    assert since(still, 1) == [(2, Outcome.EAGER)]
+    assert since(still, 10) == [(1, Outcome.OVERRUN), (2, Outcome.EAGER)]
+
+
+def test_another_lane_ends_no_run(still: Slot, step: Step) -> None:
+    still.begin_run(LANE, 0, Outcome.EAGER)
+    still.begin_run(REPLAYS, 1, Outcome.REPLAYED)
+    step(10)
+    still.begin_run(REPLAYS, 2, Outcome.REPLAYED)
+    # The eager run had its last call ten seconds ago; the replays may have gone on.
+    assert since(still, 1) == [(2, Outcome.REPLAYED), (3, Outcome.REPLAYED)]
+
+
+def test_the_rows_of_a_graph_are_replayed_together(still: Slot, step: Step) -> None:
+    for row in (0, 1):
+        still.begin_run(REPLAYS, row, Outcome.REPLAYED)
+        step(0.00001)
+    step(10)
+    still.last_call[REPLAYS] = time.monotonic()
+    assert [batch for batch, _ in since(still, 1)] == [1, 2]
+    step(10)
+    still.begin_run(REPLAYS, 2, Outcome.REPLAYED)
+    assert [batch for batch, _ in since(still, 1)] == [1, 2, 3]

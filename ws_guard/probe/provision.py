@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ws_guard.board import OVERRUN, Outcome
+from ws_guard.board import MAX_WORKSPACES, OVERRUN, Outcome
 from ws_guard.sizing import InputError, Plan
 from ws_guard.sizing.errors import whole
 from ws_guard.sizing.slabs import round_up
@@ -166,6 +166,8 @@ class Provisions:
                 for address in (provision.address, *users)
                 for number in recorder.workspaces_at(address)
             ]
+            if users and not numbers:
+                numbers = [MAX_WORKSPACES]  # its caller came too late for a name of its own
             runs = [run for run in recorder.slot.calls_since(since) if run[0].workspace in numbers]
             calls = [shape for shape, _ in runs]
             # One that was certain at its call was counted then.
