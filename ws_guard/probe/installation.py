@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from ws_guard import contract as contracts
 from ws_guard.board import Board, BoardError, open_board
-from ws_guard.contract import Contract, NotInstalledError
+from ws_guard.contract import Contract
 from ws_guard.settings import ON_OVERFLOW_ACTIONS, Settings, read_settings
 from ws_guard.sizing import LAYOUTS, OPS, XQA_OPS, InputError, Layout, Plan
 
@@ -20,6 +18,7 @@ from .parts import Parts
 from .provision import Provision, allocate
 from .recorder import Recorder, say
 from .split import Splitter
+from .verdict import judge_installation
 from .zone import ZONE_BYTES
 
 _LABEL_LENGTH = 128
@@ -139,7 +138,7 @@ class Probe:
         self.verdict = ""
         if not settings.enabled:
             return
-        self._contract, verdict, reason = _judge_installation()
+        self._contract, verdict, reason = judge_installation()
         self.verdict = verdict
         if verdict == "mismatch":
             say(f"the probe stays off: {reason}")
@@ -289,18 +288,6 @@ class Probe:
             self._parts.ticker.forget()
         if self._recorder is not None:
             self._recorder.forget_slot()
-
-
-def _judge_installation() -> tuple[Contract | None, str, str]:
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return None, "mismatch", "free-threaded Python loses counts; use a build with the GIL"
-    try:
-        found = contracts.installed_contract()
-    except NotInstalledError as error:
-        return None, "not_installed", str(error)
-    except Exception as error:  # noqa: BLE001 - an unreadable installation is a mismatch
-        return None, "mismatch", f"{type(error).__name__}: {error}"
-    return found, found.verdict, found.reason
 
 
 def _after_fork_in_child() -> None:
