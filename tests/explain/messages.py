@@ -52,8 +52,9 @@ def locked(caller: str, needed: str, current: str) -> str:
 def out_of_memory(wanted: str, free: str, total: str = "21.66 GiB") -> str:
     """torch 2.x."""
     return (
-        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {wanted}. GPU 0 has a "
-        f"total capacity of {total} of which {free} is free. Including non-PyTorch memory, this process "
-        "has 21.20 GiB memory in use. Of the allocated memory 20.58 GiB is allocated by PyTorch, "
-        "and 217.30 MiB is reserved by PyTorch but unallocated."
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {wanted}. "
+        f"GPU 0 has a total capacity of {total} of which {free} is free. "
+        "Including non-PyTorch memory, this process has 21.20 GiB memory in use. Of the allocated "
+        "memory 20.58 GiB is allocated by PyTorch, and 217.30 MiB is reserved by PyTorch but "
+        "unallocated."
     )

@@ -42,8 +42,8 @@ def triples(found: Finding) -> set[tuple[int, int | None, int | None]]:
         ["tp=8 dcp=8 max_num_batched_tokens=16384", "64 heads"],
         [
             (
-                "(APIServer pid=1) INFO 07-05 11:59:58 [utils.py:253] non-default args: {'model': 'G', "
-                "'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, "
+                "(APIServer pid=1) INFO 07-05 11:59:58 [utils.py:253] non-default args: "
+                "{'model': 'G', 'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, "
                 "'max_num_batched_tokens': 16384}"
             ),
             HEADS,

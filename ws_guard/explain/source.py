@@ -74,7 +74,7 @@ def _open(path: str) -> BinaryIO:
             raise InputError("standard input is closed: name a log file")
         return open(os.dup(sys.stdin.fileno()), "rb", buffering=0)
     try:
-        return open(path, "rb", buffering=0)  # noqa: SIM115 - the caller closes it
+        return open(path, "rb", buffering=0)
     except ValueError as error:  # a name with a zero byte
         raise InputError(f"{path!r} cannot be a file: {error}") from None
 
