@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def overflow(slab: str, size: int, available: int, line: int = 49) -> str:
-    """FlashInfer since 0.2.10."""
+    """FlashInfer since August 2025."""
     return (
         "RuntimeError: Error in function 'aligned_alloc' at "
         f"/workspace/include/flashinfer/allocator.h:{line}: "
@@ -15,7 +15,7 @@ def overflow(slab: str, size: int, available: int, line: int = 49) -> str:
 
 
 def old_overflow(slab: str, size: int) -> str:
-    """FlashInfer 0.1.2 to 0.2.9."""
+    """FlashInfer from August 2024 to July 2025."""
     return (
         f"RuntimeError: Failed to allocate memory for {slab} with size {size} and alignment 16 "
         "in AlignedAllocator"
