@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: No model of this machine's hub cache takes part.
+NO_HUB = {"HF_HUB_CACHE": "/nowhere"}
+
 
 def overflow(slab: str, size: int, available: int, line: int = 49) -> str:
     """FlashInfer since August 2025."""

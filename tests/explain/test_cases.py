@@ -349,6 +349,14 @@ def test_installed_header_decides_between_formulas(
     }
 
 
+def test_memory_for_a_raised_workspace(explain_one: ExplainOne) -> None:
+    # 2,561,671,168 bytes are 2.3857 GiB.
+    lines = [f"{VLLM}=2561671168", out_of_memory("2.39 GiB", "1.00 GiB", "178.35 GiB")]
+    found = explain_one(lines)
+    assert (found.size, found.confidence) == (2_561_671_168, "consistent")
+    assert any("short by 1,487,929,344 B" in note for note in found.notes)
+
+
 def test_variable_that_was_overridden(explain_one: ExplainOne) -> None:
     found = explain_one([f"{VLLM}=1073741824", CRASH])
     assert any("it was overridden" in note for note in found.notes)

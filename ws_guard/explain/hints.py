@@ -274,6 +274,8 @@ NEEDLES: dict[bytes, int] = {
     **dict.fromkeys(READERS, 500),
     **{needle: 1 for _, needle, weight in _ENGINE_WORDS if weight},
 }
+#: Bytes of the longest of these words.
+LONGEST = max(map(len, NEEDLES))
 
 
 def hints_at(text: str, at: int, needle: bytes) -> list[Hint]:
