@@ -25,14 +25,6 @@ FLAGS = (
     *("-O2", "-std=gnu11", "-Wall", "-Wextra", "-fPIC", "-shared"),
     f"-DPy_LIMITED_API={LIMITED_API}",
 )
-    "-O2",
-    "-std=gnu11",
-    "-Wall",
-    "-Wextra",
-    "-fPIC",
-    "-shared",
-    f"-DPy_LIMITED_API={LIMITED_API}",
-)
 
 
 class ExtensionHook(BuildHookInterface):  # type: ignore[type-arg]
