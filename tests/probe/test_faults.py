@@ -134,6 +134,14 @@ def inject(patch: pytest.MonkeyPatch, where: str, what: str) -> Fault:
     return fault
 
 
+def outcome_of(action: Callable[[], object]) -> object:
+    """What an action gives or raises."""
+    try:
+        return action()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is looked at
+        return error
+
+
 class Engine:
     """What an engine does with the op, and what came of each call."""
 
@@ -163,16 +171,14 @@ class Engine:
         """A call that does not fit: made as it came, raised before it was, or split."""
         before = self.called
         buffer = options.pop("workspace", self.at.buffer)
-        try:
-            result = self.op(*decode_arguments(batch, buffer, **options))
-        except WorkspaceOverflowError:
-            assert self.called == before
+        came = outcome_of(lambda: self.op(*decode_arguments(batch, buffer, **options)))
+        calls = self.called - before
+        if isinstance(came, WorkspaceOverflowError):
+            assert calls == 0
             return "raised"
-        except RuntimeError as error:
-            assert (error, self.called) == (REFUSAL, before + 1)
-            return "observed"
-        assert result is RESULT
-        return "observed" if self.called == before + 1 else "split"
+        assert came is REFUSAL or came is RESULT
+        assert calls == 1 or came is RESULT
+        return "observed" if calls == 1 else "split"
 
     def step(self) -> list[str]:
         """Harmless, troubled, captured and replayed calls; what was done about the troubled."""

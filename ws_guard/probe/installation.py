@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from ws_guard import contract as contracts
 from ws_guard.board import Board, BoardError, open_board
@@ -107,6 +108,7 @@ class Probe:
         self._later = later
         self._parts: list[GraphHooks | Instruments] = []
         self._recorder: Recorder | None = None
+        self._graphs: Graphs | None = None
         self._problems = problems
         for problem in problems:
             say(f"{problem}; the default is used")
@@ -169,7 +171,7 @@ class Probe:
         return Recorder(found, rules, list(OPS.values()), document, later=self._later)
 
     def _enter(self, contract: Contract, recorder: Recorder) -> None:
-        graphs = Graphs(recorder)
+        graphs = self._graphs = Graphs(recorder)
         hooks = GraphHooks(graphs, self._report)
         instruments = Instruments(
             contract, recorder, graphs, self.settings.on_overflow, self._report
@@ -206,6 +208,13 @@ class Probe:
     def report(self, problem: str) -> None:
         """Log a line, once, and say it in /health."""
         self._report(problem)
+
+    def counter_of_replays(self) -> Callable[[Any], None] | None:
+        """What to call with a torch graph whenever it is launched past torch's own `replay`.
+
+        None where the probe is off.
+        """
+        return None if self._graphs is None else self._graphs.counter_of_replays()
 
     def name_sites(self, site_of: Callable[[int, str], str]) -> None:
         """From now on workspaces are named by `site_of(address, op)`; "" leaves them numbered."""
