@@ -46,14 +46,13 @@ def exporter(tmp_path: Path) -> Iterator[Exporter]:
 
 
 @pytest.fixture
-def start(tmp_path: Path, native_library: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Workers by the action that they are set to; whoever is left is killed."""
-    started: list[subprocess.Popen[str]] = []
-    yield started
-    for process in started:
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    """Workers that were started; whoever is left is killed."""
+    workers: list[subprocess.Popen[str]] = []
+    yield workers
+    for process in workers:
         process.kill()
         process.communicate()
-    assert (tmp_path, native_library)
 
 
 def worker(
@@ -77,9 +76,9 @@ def worker(
     return process
 
 
-def wait_for(condition: object, exporter: Exporter) -> None:
+def wait_for(exporter: Exporter, name: str, value: float | None) -> None:
     deadline = time.monotonic() + 30
-    while not condition(exporter):  # type: ignore[operator]
+    while exporter.metrics().get(name) != value:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -91,11 +90,11 @@ def test_what_it_got_over_is_a_warning(
     tmp_path: Path,
     native_library: Path,
     exporter: Exporter,
-    start: list[subprocess.Popen[str]],
+    started: list[subprocess.Popen[str]],
 ) -> None:
-    process = worker(tmp_path / "board", native_library, action, start)
+    process = worker(tmp_path / "board", native_library, action, started)
     calls = "ws_guard_native_calls_total"
-    wait_for(lambda seen: seen.metrics().get(calls) == 3, exporter)
+    wait_for(exporter, calls, 3)
 
     metrics = exporter.metrics()
     assert metrics["ws_guard_worker_up"] == 1
@@ -124,13 +123,12 @@ def test_what_it_got_over_is_a_warning(
         (512, "eager"),
     ]
 
-    # A clean exit: nobody dies of a call that was split; of one that was raised a moment ago it may.
+    # A clean exit: nobody dies of a call that was split, but of one raised a moment ago one may.
     process.communicate("")
     assert process.returncode == 0
     stays = 1 if action == "raise" else 0
     assert len(list((tmp_path / "board").iterdir())) == stays
-    alive = "ws_guard_worker_up"
-    wait_for(lambda seen: seen.metrics().get(alive) == (0 if stays else None), exporter)
+    wait_for(exporter, "ws_guard_worker_up", 0 if stays else None)
     (overflow, *rest) = exporter.stop()
     assert (overflow["event"], overflow["action"], overflow["batch"]) == ("overflow", told, 12_288)
     # 8 * 64 * 12,288 * 256 bytes and 1 MiB.

@@ -11,12 +11,12 @@ import importlib
 import json
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace as Namespace
 from typing import Any
 
-HERE = os.path.dirname(__file__)
 sys.path.insert(0, sys.argv[1])
-sys.path.insert(0, os.path.join(HERE, "..", "..", "probe"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "probe"))
 
 import graph_stage
 from boards import documents
