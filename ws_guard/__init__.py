@@ -8,8 +8,8 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .planning import carve, plan
-    from .probe.installation import Probe, install
-    from .probe.overflow import WorkspaceOverflowError
+    from .probe import Probe, Provision, WorkspaceOverflowError, install
+    from .probe.installation import provision
     from .sizing import Carve, InputError, Plan, Refusal
 
 __all__ = [
@@ -17,12 +17,14 @@ __all__ = [
     "InputError",
     "Plan",
     "Probe",
+    "Provision",
     "Refusal",
     "WorkspaceOverflowError",
     "__version__",
     "carve",
     "install",
     "plan",
+    "provision",
 ]
 
 # Loaded when asked for: the exporter never loads the probe, nor a worker the planner.
@@ -31,11 +33,13 @@ _HOMES = {
     "InputError": "sizing",
     "Plan": "sizing",
     "Probe": "probe",
+    "Provision": "probe",
     "Refusal": "sizing",
     "WorkspaceOverflowError": "probe",
     "carve": "planning",
     "install": "probe",
     "plan": "planning",
+    "provision": "probe",
 }
 
 

@@ -14,10 +14,10 @@ import torch
 from ws_guard.contract import Contract, installed_contract
 from ws_guard.probe.calls import NativeFunction
 from ws_guard.probe.graphs import Graphs
-from ws_guard.probe.guard import Guard
 from ws_guard.probe.instruments import Instruments
 from ws_guard.probe.ledger import Ledger
 from ws_guard.probe.native_op import instrument, positions_of
+from ws_guard.probe.parts import Parts
 from ws_guard.probe.split import Splitter
 from ws_guard.probe.tuning import Tuning
 from ws_guard.reference import NativeModule
@@ -60,9 +60,10 @@ contract = functools.cache(installed_contract)
 
 def watch(recorder: Recorder, on_overflow: str = "observe") -> Watched:
     """A decode whose calls `recorder` records."""
-    tuning, graphs = Tuning(recorder.stumbled), Graphs(recorder)
-    guard = Guard(recorder, on_overflow, {DECODE: Splitter(contract().signatures[DECODE])})
-    return Watched(contract(), Ledger(recorder, DECODE, tuning, graphs, guard), tuning, graphs)
+    splitters = {DECODE: Splitter(contract().signatures[DECODE])}
+    parts = Parts.of(recorder, on_overflow, splitters)
+    ledger = Ledger(recorder, DECODE, parts)
+    return Watched(contract(), ledger, parts.tuning, parts.graphs)
 
 
 def decode_arguments(
@@ -98,7 +99,7 @@ def workspace(size: int = 394 * MIB) -> torch.Tensor:
 
 def instrumented(probe: Any, native: NativeFunction) -> NativeFunction:
     """A native decode as an installed probe finds it in a module that FlashInfer loads."""
-    (instruments,) = (part for part in probe._parts if isinstance(part, Instruments))
+    (instruments,) = (part for part in probe._instruments if isinstance(part, Instruments))
     module = SimpleNamespace(**{DECODE: native})
     instruments._instrument(module)
     op: NativeFunction = vars(module)[DECODE]

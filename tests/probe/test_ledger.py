@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+import torch
 
 from ws_guard.board import OVERFLOW, OVERRUN, Outcome, SlotView
 from ws_guard.board.format import COUNT_EAGER, EXACT_ROWS, SUM_EAGER
-from ws_guard.probe.calls import Alike, Handling, NativeCall
+from ws_guard.probe.calls import Handling, Met, NativeCall
 from ws_guard.probe.ledger import Ledger
-from ws_guard.probe.tuning import Tuning
+from ws_guard.probe.parts import Parts
 from ws_guard.sizing import OPS, HeadDims
 
 if TYPE_CHECKING:
@@ -46,22 +47,27 @@ def call_of(batch: int, workspace_bytes: int, **more: object) -> NativeCall:
     return call._replace(**more)
 
 
+class Told(NamedTuple):
+    """Arguments that say what a call is."""
+
+    call: NativeCall
+
+    def read(self, _args: tuple[Any, ...]) -> NativeCall:
+        return self.call
+
+    def with_workspace(self, args: tuple[Any, ...], _workspace: object) -> tuple[Any, ...]:
+        return args
+
+
 def meet(ledger: Ledger, call: NativeCall) -> Handling | None:
     """What the hot path does with a call that it cannot count by itself."""
-    shape = call.sum_q, call.heads, call.dims.qk
-    alike = Alike(
-        call.batch,
-        call.q_len,
-        call.workspace_bytes,
-        not call.lse,
-        call.dims.top_k,
-        shape,
-        lambda: None,
-        call.workspace_address,
-    )
+    workspace = torch.empty(call.workspace_bytes, dtype=torch.uint8, device="meta")
     tokens = call.sum_q if ledger.per_token else 0
-    key = (*alike[:5], *shape[1:], alike.address, tokens)
-    return ledger.meet(key, alike, (), lambda: call)
+    key = (*call[:6], call.workspace_address, call.dims, tokens)
+    like = (call.batch, *[None] * 7)
+    address, size = call.workspace_address, call.workspace_bytes
+    met = Met(key, like, call.batch, call.lse, workspace, address, size, (), Told(call))
+    return ledger.meet(met)
 
 
 def is_handled(ledger: Ledger, call: NativeCall) -> bool:
@@ -180,9 +186,9 @@ def test_tokens_decide_in_layout_a_ragged(recorder_of: RecorderOf, slot: ReadSlo
 
 @pytest.mark.parametrize("workspace_bytes", [64 * MIB, MIB], ids=["fits", "refused"])
 def test_tuning_is_counted_apart(workspace_bytes: int, recorder: Recorder, slot: ReadSlot) -> None:
-    tuning = Tuning()
-    ledger = Ledger(recorder, DECODE, tuning)
-    tuning.active = True
+    parts = Parts.of(recorder)
+    ledger = Ledger(recorder, DECODE, parts)
+    parts.tuning.active = True
     for _ in range(5):
         assert not is_handled(ledger, call_of(16, workspace_bytes))
     assert ledger.known == {}

@@ -141,7 +141,8 @@ class Shape(NamedTuple):
 
     `op` and `workspace` are positions in the document's lists `ops` and `workspaces`; a
     workspace beyond them is `other`. `sum_q` and `counter_buffer_bytes` are None where they do not
-    matter; `qk`, `vo`, `top_k` are the head dims (0: unknown).
+    matter; `qk`, `vo`, `top_k` are the head dims (0: unknown). `kv_heads` (0: unknown) and
+    `sm90_fp8`, the FP8 kernel of Hopper, matter to XQA.
     """
 
     op: int
@@ -159,18 +160,20 @@ class Shape(NamedTuple):
     sum_q: int | None
     counter_buffer_bytes: int | None
     first_seen_ns: int
+    kv_heads: int = 0
+    sm90_fp8: bool = False
 
 
-_SHAPE = struct.Struct("<BBBBHHIIIHHQQQQ8x")
+_SHAPE = struct.Struct("<BBBBHHIIIHHQQQQH6x")
 SHAPE_BYTES = _SHAPE.size
-_LSE = 1
+_LSE, _SM90_FP8 = 1, 2
 
 
 def pack_shape(shape: Shape) -> bytes:
     """Words 1 to 8 of a row. Numbers beyond a field's range stay at its nearest value."""
     return _SHAPE.pack(
         _fit(shape.op, UINT8),
-        _LSE if shape.lse else 0,
+        _LSE * shape.lse | _SM90_FP8 * shape.sm90_fp8,
         _fit(shape.workspace, UINT8),
         _fit(shape.address_mod_16, UINT8),
         _fit(shape.sm_count, UINT16),
@@ -184,6 +187,7 @@ def pack_shape(shape: Shape) -> bytes:
         _optional(shape.sum_q),
         _optional(shape.counter_buffer_bytes),
         _fit(shape.first_seen_ns, UINT64),
+        _fit(shape.kv_heads, UINT16),
     )
 
 
@@ -198,7 +202,7 @@ def _optional(value: int | None) -> int:
 def unpack_shape(data: bytes) -> Shape:
     """The shape in words 1 to 8 of a row."""
     (op, flags, workspace, address, sm_count, top_k, batch, heads, q_len, qk, vo, size, sum_q,
-     counter, first_seen) = _SHAPE.unpack(data)  # fmt: skip
+     counter, first_seen, kv_heads) = _SHAPE.unpack(data)  # fmt: skip
     return Shape(
         op=op,
         workspace=workspace,
@@ -215,6 +219,8 @@ def unpack_shape(data: bytes) -> Shape:
         sum_q=None if sum_q == NONE else sum_q,
         counter_buffer_bytes=None if counter == NONE else counter,
         first_seen_ns=first_seen,
+        kv_heads=kv_heads,
+        sm90_fp8=bool(flags & _SM90_FP8),
     )
 
 

@@ -47,6 +47,8 @@ from .format import (
     pack_run,
     pack_shape,
     seal,
+    unpack_run,
+    unpack_shape,
 )
 
 RING_WORD = RING_OFFSET // 8
@@ -184,6 +186,23 @@ class Slot:
         word = pack_run(time.monotonic_ns(), row, outcome)
         self.ring[self.next_place()] = self.last_run[lane] = word
         self.last_call[lane] = time.monotonic()
+
+    def calls_since(self, clock: float) -> list[tuple[Shape, Outcome]]:
+        """Shapes and outcomes of the runs that had a call since a moment of the monotonic clock, in
+        order of the last that is known."""
+        moments = {run: unpack_run(run)[0] / 1e9 for run in self.ring if run}
+        lanes = zip(self.last_run, self.last_call, strict=True)
+        moments |= {run: called for run, called in lanes if run}
+        since = [run for run, called in moments.items() if called >= clock]
+        calls = []
+        for run in sorted(since, key=moments.__getitem__):
+            _, row, outcome = unpack_run(run)
+            calls.append((self._shape(row), Outcome(outcome)))
+        return calls
+
+    def _shape(self, row: int) -> Shape:
+        start = ROWS_OFFSET + row * ROW_BYTES + 8
+        return unpack_shape(bytes(self._bytes[start : start + SHAPE_BYTES]))
 
     def add_event(self, op: int, kind: int, action: int, count: int = 1) -> None:
         """Count an overflow or overrun (`count` -1 takes one back) and stamp its time."""

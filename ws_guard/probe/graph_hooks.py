@@ -76,7 +76,6 @@ class GraphHooks:
 
     def _wrap(self, graph_class: Any) -> None:  # noqa: ANN401 - torch.cuda.CUDAGraph
         graphs = self._graphs
-        count = graphs.counter_of_replays()
         begin, end, launch = (
             vars(graph_class)[name] for name in ("capture_begin", "capture_end", "replay")
         )
@@ -94,11 +93,7 @@ class GraphHooks:
             finally:
                 graphs.end_capture(graph)
 
-        @functools.wraps(launch)
-        def replay(graph: Any) -> Any:  # noqa: ANN401
-            count(graph)
-            return launch(graph)
-
+        replay = graphs.counting(launch)
         for wrapper, original in ((capture_begin, begin), (capture_end, end), (replay, launch)):
             setattr(graph_class, original.__name__, wrapper)
             self._undo.append(functools.partial(_restore, graph_class, wrapper, original))

@@ -6,6 +6,7 @@ captures and replays come to be known is the matter of `graph_hooks`.
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ws_guard.board import OVERRUN, Outcome
 from ws_guard.board.format import COUNT_REPLAYED, REPLAYS, SUM_REPLAYED
 
-from .calls import Key, NativeCall
+from .calls import Key, Met, NativeCall
 from .recorder import Recorder
 
 if TYPE_CHECKING:
@@ -24,6 +25,18 @@ if TYPE_CHECKING:
 
 #: The attribute of a graph object that holds its account.
 ACCOUNT = "_ws_guard_account"
+
+
+class _Remembered(NamedTuple):
+    """Stands for the arguments of a call that was captured: what mattered of them."""
+
+    native: NativeCall
+
+    def read(self, _args: tuple[Any, ...]) -> NativeCall:
+        return self.native
+
+    def with_workspace(self, args: tuple[Any, ...], _workspace: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        return args
 
 
 class GraphAccount:
@@ -38,14 +51,17 @@ class GraphAccount:
         self.times: Any = None
         self.rows: tuple[int, ...] = ()
         self.overruns: list[str] = []
-        self._calls: dict[tuple[Ledger, Key], tuple[NativeCall, int]] = {}
+        self._calls: dict[tuple[Ledger, Key], tuple[Met, int]] = {}
 
-    def add(self, ledger: Ledger, key: Key, read: Callable[[], NativeCall], done: Done) -> None:
+    def add(self, ledger: Ledger, met: Met, done: Done) -> None:
         """Remember a call that is being captured, unless it was raised or refused."""
         if done.outcome in (Outcome.RAISED, Outcome.OVERFLOW):
             return
-        native, count = self._calls.get((ledger, key)) or (read(), 0)
-        self._calls[ledger, key] = native, count + 1
+        # Not the tensors: a graph keeps its own alive, and no others.
+        native, args = met.read(), ()
+        kept = met._replace(like=None, workspace=None, args=args, where=_Remembered(native))
+        _, count = self._calls.get((ledger, met.key)) or (kept, 0)
+        self._calls[ledger, met.key] = kept, count + 1
         if done.outcome == Outcome.OVERRUN:
             self.overruns.append(ledger.op)
 
@@ -53,14 +69,14 @@ class GraphAccount:
         """Work out what a replay adds to the slot as it is now."""
         added: dict[int, int] = {}
         rows = []
-        for (ledger, key), (native, count) in self._calls.items():
-            row = ledger.row_of(key, native)
+        for (ledger, _), (met, count) in self._calls.items():
+            row = ledger.row_of(met)
             rows.append(row.number)
             word = row.first_word + COUNT_REPLAYED
             added[word] = added.get(word, 0) + count
             if row.folded:
                 word = row.first_word + SUM_REPLAYED
-                added[word] = added.get(word, 0) + count * native.batch
+                added[word] = added.get(word, 0) + count * met.batch
         self.words, self.times = recorder.slot.words, recorder.slot.last_call
         self.rows = tuple(dict.fromkeys(rows))
         self.additions = tuple(added.items())
@@ -86,11 +102,17 @@ class Graphs:
         self.ends_are_seen = True
         #: The stream that the calling thread uses now, without asking CUDA.
         self.current_stream: Callable[[], object] = threading.get_ident
+        #: Streams that were captured: what ran on them before was the warm-up.
+        self.captured_streams: set[object] = set()
         self._recorder = recorder
         self._captures: list[_Capture] = []
         self._accounts: weakref.WeakSet[GraphAccount] = weakref.WeakSet()
         self._current: GraphAccount | None = None
         recorder.after_new_slot.append(self._settle_all)
+
+    def stream_of(self, tensor: Any) -> object:  # noqa: ANN401
+        """The stream that a call with a tensor runs on; None where there are none."""
+        return self.current_stream() if tensor.is_cuda else None
 
     @property
     def capturing(self) -> bool:
@@ -107,6 +129,7 @@ class Graphs:
                 setattr(graph, ACCOUNT, account)
                 capture = _Capture(account, threading.get_ident(), self.current_stream())
                 self._captures.append(capture)
+                self.captured_streams.add(capture.stream)
                 self._tell()
         except Exception as error:  # noqa: BLE001 - the probe never harms the engine
             self._recorder.stumbled(error)
@@ -144,41 +167,62 @@ class Graphs:
     def _forget(self, account: GraphAccount | None) -> None:
         self._captures = [each for each in self._captures if each.account is not account]
 
-    def _begin_run(self, account: GraphAccount) -> None:
-        """Another graph than the one before is replayed."""
-        with self._recorder.lock:
-            if account not in self._accounts:
-                return  # captured under a probe that was taken away since
-            self._current = account
-            for row in account.rows:
-                self._recorder.slot.begin_run(REPLAYS, row, Outcome.REPLAYED)
-
-    def _note_overruns(self, account: GraphAccount) -> None:
-        """Count the overruns of a replay: the same as at capture."""
-        for op in account.overruns:
-            self._recorder.add_event(op, OVERRUN, "observed")
-
     def counter_of_replays(self) -> Callable[[Any], None]:
         """A function that accounts for a replay of the graph it is given: the hot path."""
         recorder = self._recorder
 
         def count(graph: Any) -> None:  # noqa: ANN401 - a torch.cuda.CUDAGraph
             try:
-                account = graph._ws_guard_account
-                if account is not None and account.additions:
-                    words, times = account.words, account.times
+                account: GraphAccount | None = graph._ws_guard_account
+                if account is not None:
+                    words = account.words
                     for word, much in account.additions:
                         words[word] += much
-                    if self._current is account:
-                        times[REPLAYS] = monotonic()
-                    else:
+                    if account is self._current:
+                        account.times[REPLAYS] = monotonic()
+                    elif account.additions:
                         self._begin_run(account)
-                    if account.overruns:
-                        self._note_overruns(account)
             except Exception as error:  # noqa: BLE001 - the probe never harms the engine
                 recorder.stumbled(error)
 
         return count
+
+    def counting(self, launch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A method that does what `launch` does and accounts for the replay.
+
+        As `counter_of_replays`, without the call: a replay is little more than a call itself.
+        """
+        recorder = self._recorder
+
+        @functools.wraps(launch)
+        def replay(graph: Any) -> Any:  # noqa: ANN401 - a torch.cuda.CUDAGraph
+            try:
+                account: GraphAccount | None = graph._ws_guard_account
+                if account is not None:
+                    words = account.words
+                    for word, much in account.additions:
+                        words[word] += much
+                    if account is self._current:
+                        account.times[REPLAYS] = monotonic()
+                    elif account.additions:
+                        self._begin_run(account)
+            except Exception as error:  # noqa: BLE001 - the probe never harms the engine
+                recorder.stumbled(error)
+            return launch(graph)
+
+        return replay
+
+    def _begin_run(self, account: GraphAccount) -> None:
+        """Another graph than the one before is replayed, or one that overruns at every replay."""
+        with self._recorder.lock:
+            if account not in self._accounts:
+                return  # captured under a probe that was taken away since
+            # One that overruns is never the current one: each of its replays comes here.
+            self._current = None if account.overruns else account
+            for row in account.rows:
+                self._recorder.slot.begin_run(REPLAYS, row, Outcome.REPLAYED)
+            for op in account.overruns:
+                self._recorder.add_event(op, OVERRUN, "observed")
 
     def _settle_all(self) -> None:
         self._current = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ws_guard import sizing
@@ -32,7 +31,8 @@ class Trouble(NamedTuple):
         dims = native.dims
         if native.max_kv_len is not None:
             dims = dims._replace(top_k=min(dims.top_k, native.max_kv_len))
-        written = sizing.scratch(self.call._replace(dims=dims), layout)
+        exact = self.call._replace(dims=dims, max_kv_len=native.max_kv_len, sum_q=native.sum_q)
+        written = sizing.scratch(exact, layout)
         return OVERRUN if written.exact and written.bytes > self.scratch_available else None
 
     def _is_refused(self, native: NativeCall, layout: Layout) -> bool:
@@ -86,11 +86,8 @@ class Guard:
                 why_not = str(reason)
         return Done("raised", Outcome.RAISED, self._raise(op, trouble, native, why_not))
 
-    def while_tuning(
-        self, op: str, trouble: Trouble, read: Callable[[], NativeCall]
-    ) -> Handling | None:
+    def while_tuning(self, op: str, trouble: Trouble, native: NativeCall) -> Handling | None:
         """The tuner swallows refusals; only an overrun is worth keeping from it."""
-        native = read()
         if self._on_overflow == "observe":
             return None
         if trouble.kind(native, self._recorder.layout) != OVERRUN:

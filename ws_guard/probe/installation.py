@@ -12,12 +12,15 @@ from ws_guard import contract as contracts
 from ws_guard.board import Board, BoardError, open_board
 from ws_guard.contract import Contract, NotInstalledError
 from ws_guard.settings import ON_OVERFLOW_ACTIONS, Settings, read_settings
-from ws_guard.sizing import LAYOUTS, OPS, InputError, Layout, Plan
+from ws_guard.sizing import LAYOUTS, OPS, XQA_OPS, InputError, Layout, Plan
 
 from .graph_hooks import GraphHooks
-from .graphs import Graphs
 from .instruments import Instruments
+from .parts import Parts
+from .provision import Provision, allocate
 from .recorder import Recorder, say
+from .split import Splitter
+from .zone import ZONE_BYTES
 
 _LABEL_LENGTH = 128
 
@@ -91,6 +94,25 @@ def _settings(on_overflow: str | None) -> tuple[Settings, list[str]]:
     return settings, problems
 
 
+def provision(
+    plan: Plan,
+    device: Any,  # noqa: ANN401 - whatever torch.device takes
+    *,
+    workspace_bytes: int | None = None,
+    zone_bytes: int = ZONE_BYTES,
+) -> Provision:
+    """Allocate the workspace that `plan` asks for on `device`, with a guard zone behind it.
+
+    Call it at start-up, before the first native call or graph capture: it waits for the GPU. The
+    workspace is zeroed; `workspace_bytes` is another size than the plan's, `zone_bytes` what is
+    painted behind it. The probe, installed if it is not yet, hands it to the first caller whose own
+    workspace is smaller, and looks at the zone every WS_GUARD_ZONE_INTERVAL seconds: a destroyed
+    one counts as an overrun. Raises `InputError` for what cannot be, torch's errors for memory.
+    """
+    probe = install()
+    return probe.provision(plan, device, workspace_bytes=workspace_bytes, zone_bytes=zone_bytes)
+
+
 class Probe:
     """The probe of this process; `uninstall()` restores everything."""
 
@@ -106,9 +128,9 @@ class Probe:
     ) -> None:
         self.settings = settings
         self._later = later
-        self._parts: list[GraphHooks | Instruments] = []
+        self._parts: Parts | None = None
+        self._instruments: list[GraphHooks | Instruments] = []
         self._recorder: Recorder | None = None
-        self._graphs: Graphs | None = None
         self._problems = problems
         for problem in problems:
             say(f"{problem}; the default is used")
@@ -168,17 +190,23 @@ class Probe:
             say(str(error))
         # A mismatch records nothing: any layout will do for a recorder that is never asked.
         rules = layout or LAYOUTS["C"]
-        return Recorder(found, rules, list(OPS.values()), document, later=self._later)
+        ops = [*OPS.values(), *XQA_OPS.values()]
+        return Recorder(found, rules, ops, document, later=self._later)
 
     def _enter(self, contract: Contract, recorder: Recorder) -> None:
-        graphs = self._graphs = Graphs(recorder)
-        hooks = GraphHooks(graphs, self._report)
-        instruments = Instruments(
-            contract, recorder, graphs, self.settings.on_overflow, self._report
+        # Only decode finds each row's offset by itself: see `split`.
+        decode = contract.signatures.get(OPS["decode"])
+        self._parts = parts = Parts.of(
+            recorder,
+            self.settings.on_overflow,
+            {OPS["decode"]: Splitter(decode)} if decode else {},
+            interval=self.settings.zone_interval_seconds,
+            report=self._report,
         )
-        self._parts = [hooks, instruments]
-        for part in self._parts:
-            part.enter()
+        hooks = GraphHooks(parts.graphs, self._report)
+        self._instruments = [hooks, Instruments(contract, recorder, parts, self._report)]
+        for instrument in self._instruments:
+            instrument.enter()
 
     def _report(self, problem: str) -> None:
         if problem in self._problems:
@@ -214,12 +242,27 @@ class Probe:
 
         None where the probe is off.
         """
-        return None if self._graphs is None else self._graphs.counter_of_replays()
+        return None if self._parts is None else self._parts.graphs.counter_of_replays()
 
     def name_sites(self, site_of: Callable[[int, str], str]) -> None:
         """From now on workspaces are named by `site_of(address, op)`; "" leaves them numbered."""
         if self._recorder is not None:
             self._recorder.site_of = site_of
+
+    def provision(
+        self,
+        plan: Plan,
+        device: Any,  # noqa: ANN401 - whatever torch.device takes
+        *,
+        workspace_bytes: int | None = None,
+        zone_bytes: int = ZONE_BYTES,
+    ) -> Provision:
+        """`ws_guard.provision`, for this probe."""
+        if self._parts is None:
+            raise InputError(f"nothing is instrumented here ({self.verdict or 'switched off'})")
+        made = allocate(plan, device, workspace_bytes, zone_bytes)
+        self._parts.provisions.add(made)
+        return made
 
     # -- taking away --------------------------------------------------------------------------
 
@@ -227,9 +270,9 @@ class Probe:
         """Restore the identical native functions and the import system, and leave the board."""
         global _installed
         with _lock:
-            for part in reversed(self._parts):
-                part.leave()
-            self._parts.clear()
+            for instrument in reversed(self._instruments):
+                instrument.leave()
+            self._instruments.clear()
             self.close(keep_evidence=False)
             if _installed is self:
                 _installed = None
@@ -241,11 +284,15 @@ class Probe:
         slot of such a worker stays, as that of a dead one.
         """
         recorder, self._recorder = self._recorder, None
+        if self._parts is not None:
+            self._parts.ticker.stop()
         if recorder is not None:
             recorder.close(keep_evidence=keep_evidence)
 
     def after_fork(self) -> None:
         """In a forked child: the parent's slot stays the parent's."""
+        if self._parts is not None:
+            self._parts.ticker.forget()
         if self._recorder is not None:
             self._recorder.forget_slot()
 

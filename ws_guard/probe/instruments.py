@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
-from ws_guard.contract import Contract
-from ws_guard.sizing import OPS
+from ws_guard.contract import Contract, XqaContract, installed_xqa
+from ws_guard.sizing import XQA_OPS
 
-from .graphs import Graphs
-from .guard import Guard
+from .calls import NativeFunction
 from .ledger import Ledger
 from .loading import DOOR, Door, PostImport, loaded_modules
 from .native_op import instrument, positions_of
+from .parts import Parts
 from .patches import Patches
 from .recorder import Recorder, say
-from .split import Splitter
-from .tuning import Tuning
+from .xqa_op import instrument_xqa, xqa_positions_of
 
 
 class Instruments:
@@ -28,19 +28,14 @@ class Instruments:
         self,
         contract: Contract,
         recorder: Recorder,
-        graphs: Graphs,
-        on_overflow: str,
+        parts: Parts,
         report: Callable[[str], None],
     ) -> None:
         self._contract = contract
         self._recorder = recorder
-        self._graphs = graphs
+        self._parts = parts
         self._report = report
-        self._tuning = Tuning(recorder.stumbled)
-        # Only decode finds each row's offset by itself: see `split`.
-        decode = contract.signatures.get(OPS["decode"])
-        splitters = {OPS["decode"]: Splitter(decode)} if decode else {}
-        self._guard = Guard(recorder, on_overflow, splitters)
+        self._xqa: XqaContract | None = None
         self._ledgers: dict[str, Ledger] = {}
         self._patches = Patches()
         self._door: Door | None = None
@@ -68,7 +63,7 @@ class Instruments:
         if self._door is not None and not self._door.close():
             say("JitSpec.build_and_load was patched again")
         self._door = None
-        self._tuning.leave()
+        self._parts.tuning.leave()
         self._patches.restore()
 
     def _loaded_before(self) -> list[Any]:
@@ -90,21 +85,38 @@ class Instruments:
         self._find_tuner()
         try:
             for op in self._contract.signatures:
-                missed += self._instrument_op(module, op)
+                where = positions_of(self._contract, op)
+                missed += self._patch(module, op, partial(instrument, where=where))
+            if any(getattr(module, op, None) is not None for op in XQA_OPS.values()):
+                missed += self._instrument_xqa(module, self._xqa_contract())
         except Exception as error:  # noqa: BLE001 - the probe never harms the engine
             self._report(f"{type(error).__name__} while instrumenting: {error}")
         return missed
 
-    def _find_tuner(self) -> None:
-        try:
-            self._tuning.find()
-        except Exception as error:  # noqa: BLE001 - the probe never harms the engine
-            self._report(f"FlashInfer's autotuner is not understood, its calls count: {error!r}")
+    def _instrument_xqa(self, module: Any, contract: XqaContract) -> int:  # noqa: ANN401
+        missed = 0
+        for op in contract.signatures:
+            where = xqa_positions_of(contract, op)
+            missed += self._patch(module, op, partial(instrument_xqa, where=where))
+        for op, reason in contract.reasons.items():
+            self._report(f"calls of {op} are not seen, its source is not understood: {reason}")
+        return missed
 
-    def _instrument_op(self, module: Any, op: str) -> int:  # noqa: ANN401 - a native module
+    def _xqa_contract(self) -> XqaContract:
+        """Read once, and only where XQA is used."""
+        if self._xqa is None:
+            self._xqa = installed_xqa()
+        return self._xqa
+
+    def _patch(self, module: Any, op: str, make: Callable[..., NativeFunction]) -> int:  # noqa: ANN401
         if getattr(module, op, None) is None:
             return 0
         if op not in self._ledgers:
-            self._ledgers[op] = Ledger(self._recorder, op, self._tuning, self._graphs, self._guard)
-        ledger, where = self._ledgers[op], positions_of(self._contract, op)
-        return self._patches.apply(module, op, lambda native: instrument(native, where, ledger))
+            self._ledgers[op] = Ledger(self._recorder, op, self._parts)
+        return self._patches.apply(module, op, partial(make, ledger=self._ledgers[op]))
+
+    def _find_tuner(self) -> None:
+        try:
+            self._parts.tuning.find()
+        except Exception as error:  # noqa: BLE001 - the probe never harms the engine
+            self._report(f"FlashInfer's autotuner is not understood, its calls count: {error!r}")

@@ -1,13 +1,12 @@
 """The accounts of one op: which shapes it was called with, and what is to be expected of each.
 
-The hot path (`native_op`) counts calls like the one before by itself; what is new, refused or
-doubtful comes here.
+The hot path (`native_op`) counts calls of known, harmless shapes by itself; what is new, refused or
+doubtful comes here, and so does every call while a graph is captured or FlashInfer tunes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ws_guard import sizing
@@ -15,25 +14,18 @@ from ws_guard.board import Outcome, Shape
 from ws_guard.board.format import COUNT_CAPTURED, COUNT_EAGER, COUNT_TUNING, SUM_EAGER, pack_run
 from ws_guard.sizing import Call
 
-from .calls import NO_RUN, Alike, Handling, Key, Known, NativeCall, Run
-from .graphs import Graphs
-from .guard import WELL, Done, Guard, Trouble
+from .calls import NO_RUN, Handling, Key, Known, Like, Met, NativeCall, NativeFunction, Row, Run
+from .graphs import GraphAccount
+from .guard import WELL, Done, Trouble
+from .parts import Parts
+from .provision import Provision
 from .recorder import Recorder
-from .tuning import Tuning
 
 #: Shapes kept in memory; beyond them every call of a new shape takes the slow way.
 _MAX_SHAPES = 24_576
 #: Calls of a shape that come here before the hot path counts them by itself: how a workspace is
 #: used shows in the first ones.
 _FIRST_CALLS = 4
-
-
-class Row(NamedTuple):
-    """Where calls of a shape are counted: its number in the slot, and the first of its words."""
-
-    number: int
-    first_word: int
-    folded: bool
 
 
 class _Judged(NamedTuple):
@@ -46,17 +38,11 @@ class _Judged(NamedTuple):
 class Ledger:
     """Accounts for the calls of one op."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        op: str,
-        tuning: Tuning | None = None,
-        graphs: Graphs | None = None,
-        guard: Guard | None = None,
-    ) -> None:
+    def __init__(self, recorder: Recorder, op: str, parts: Parts | None = None) -> None:
+        """`parts` is what the ledgers of a process share; by default this one has its own."""
         self.op = op
         self.recorder = recorder
-        self.tuning = tuning or Tuning()
+        self._parts = parts or Parts.of(recorder)
         #: Its number in the slot, which is also its lane there.
         self.lane = recorder.op_number(op)
         #: For the hot path: what it compares a call with, the shapes that it may count by itself,
@@ -66,22 +52,26 @@ class Ledger:
         self.ring_code = 0
         #: Whether the tokens of the whole batch decide the carve: layout A's ragged entry alone.
         self.per_token = sizing.ENTRY_OF_OP[op] == "ragged" and recorder.layout.name == "A"
-        self._graphs = graphs or Graphs(recorder)
-        self._guard = guard or Guard(recorder)
         self._shapes: dict[Key, _Judged] = {}
+        self._rows: dict[Shape, Row] = {}
         self._set_aside: dict[Key, Known] = self.known
         recorder.on_new_slot.append(self._start_over)
-        self._graphs.on_capture.append(self._pause)
-        self.tuning.on_change.append(self._pause)
+        self._parts.graphs.on_capture.append(self._pause)
+        self._parts.tuning.on_change.append(self._pause)
+        self._parts.provisions.on_new.append(self._unlearn)
 
     def _start_over(self) -> None:
         self._shapes.clear()
+        self._rows.clear()
+        self._unlearn()
+
+    def _unlearn(self) -> None:
         self._set_aside = {}
         self._pause()
 
     def _pause(self) -> None:
         """While a graph is captured, or FlashInfer tunes, every call comes here."""
-        paused = self._graphs.capturing or self.tuning.active
+        paused = self._parts.graphs.capturing or self._parts.tuning.active
         self.known = {} if paused else self._set_aside
         self.end_run()
 
@@ -90,47 +80,75 @@ class Ledger:
         self.run = NO_RUN
         self.ring_code = 0
 
-    def meet(
-        self, key: Key, alike: Alike, args: tuple[Any, ...], read: Callable[[], NativeCall]
-    ) -> Handling | None:
+    def meet(self, met: Met) -> Handling | None:
         """Record a call before it is made; returns how to make it if not as it came."""
         with self.recorder.lock:
             self.recorder.attach_if_pending()
-            judged = self._shapes.get(key)
-            if judged is None:
-                judged = self._judge(read(), key)
-            row, trouble = judged
-            if self.tuning.active:
-                self._count(row, COUNT_TUNING)
-                self._go_on(row, Outcome.TUNING)
-                return self._guard.while_tuning(self.op, trouble, read) if trouble else None
-            capture = self._graphs.capture_of_this_call()
-            self._count(row, COUNT_EAGER if capture is None else COUNT_CAPTURED)
-            if capture is None and row.folded:
-                self.recorder.slot.words[row.first_word + SUM_EAGER] += alike.batch
-            done = WELL if trouble is None else self._beware(row, trouble, args, read())
-            if done is WELL:
-                self._go_on(row, Outcome.EAGER if capture is None else Outcome.CAPTURED)
-            if capture is not None:
-                capture.add(self, key, read, done)
-            elif trouble is None:
-                self._learn(key, row, alike)
-            return done.handling
+            if self._parts.tuning.active:
+                return self._tune(met)
+            capture = self._parts.graphs.capture_of_this_call()
+            own = self._instead(met, capture)
+            if own is None:
+                self._see(met, capture)
+                return self._account(met, capture)
+            # Not for the hot path, which would make the call as it came.
+            args = met.where.with_workspace(met.args, own.workspace)
+            met = met._replace(key=(*met.key, own.address), like=None, args=args)
+            return _with_arguments(args, self._account(met, capture))
 
-    def row_of(self, key: Key, native: NativeCall) -> Row:
+    def native_failed(self, error: Exception) -> None:
+        """A native call raised that was not expected to."""
+        tuning = self._parts.tuning.active
+        self.recorder.native_failed(self.op, False, error, tuning=tuning)
+
+    def row_of(self, met: Met) -> Row:
         """The row of a shape in the slot as it is now."""
-        judged = self._shapes.get(key) or self._judge(native, key)
-        return judged.row
+        return self._judged(met).row
+
+    def _instead(self, met: Met, capture: GraphAccount | None) -> Provision | None:
+        if not self._parts.provisions:
+            return None
+        return self._parts.provisions.instead(self.op, met, captured=capture is not None)
+
+    def _see(self, met: Met, capture: GraphAccount | None) -> None:
+        """Look at how the workspace is used; what goes wrong in that leaves the account whole."""
+        try:
+            self._parts.hygiene.see(self.op, met, captured=capture is not None)
+        except Exception as error:  # noqa: BLE001 - the probe never harms the engine
+            self.recorder.stumbled(error)
+
+    def _tune(self, met: Met) -> Handling | None:
+        """Count a synthetic call of FlashInfer's autotuner."""
+        row, trouble = self._judged(met)
+        self._count(row, COUNT_TUNING)
+        self._go_on(row, Outcome.TUNING)
+        if trouble is None:
+            return None
+        return self._parts.guard.while_tuning(self.op, trouble, met.read())
+
+    def _account(self, met: Met, capture: GraphAccount | None) -> Handling | None:
+        row, trouble = self._judged(met)
+        self._count(row, COUNT_EAGER if capture is None else COUNT_CAPTURED)
+        if capture is None and row.folded:
+            self.recorder.slot.words[row.first_word + SUM_EAGER] += met.batch
+        done = WELL if trouble is None else self._beware(row, trouble, met)
+        if done is WELL:
+            self._go_on(row, Outcome.EAGER if capture is None else Outcome.CAPTURED)
+        if capture is not None:
+            capture.add(self, met, done)
+        elif trouble is None and met.like is not None:
+            self._learn(met.key, row, met.like)
+        return done.handling
 
     def _count(self, row: Row, mode: int) -> None:
         self.recorder.slot.words[row.first_word + mode] += 1
 
-    def _learn(self, key: Key, row: Row, alike: Alike) -> None:
+    def _learn(self, key: Key, row: Row, like: Like) -> None:
         """Let the hot path count calls of a harmless shape, once its first ones were seen."""
         slot, word = self.recorder.slot, row.first_word + COUNT_EAGER
         if slot.words[word] >= _FIRST_CALLS and key in self._shapes:
-            run = (*alike, slot.words, word, slot.last_call)
             sum_word = row.first_word + SUM_EAGER if row.folded else 0
+            run = (*like, slot.words, word, slot.last_call)
             self._set_aside[key] = Known(run, pack_run(0, row.number, Outcome.EAGER), sum_word)
 
     def _go_on(self, row: Row, outcome: Outcome) -> None:
@@ -143,14 +161,13 @@ class Ledger:
         self.ring_code = code
         slot.begin_run(self.lane, row.number, outcome)
 
-    def _beware(
-        self, row: Row, trouble: Trouble, args: tuple[Any, ...], native: NativeCall
-    ) -> Done:
+    def _beware(self, row: Row, trouble: Trouble, met: Met) -> Done:
         """Have the guard decide about a call that may go wrong, and note what it did."""
+        native = met.read()
         kind = trouble.kind(native, self.recorder.layout)
         if kind is None:
             return WELL
-        done = self._guard.handle(self.op, kind, trouble, native, args)
+        done = self._parts.guard.handle(self.op, kind, trouble, native, met.args)
         self.end_run()
         self.recorder.slot.begin_run(self.lane, row.number, done.outcome)
         self.recorder.add_event(self.op, kind, done.action)
@@ -158,19 +175,21 @@ class Ledger:
 
     # -- new shapes ---------------------------------------------------------------------------
 
-    def _judge(self, native: NativeCall, key: Key) -> _Judged:
-        layout, address = self.recorder.layout, native.workspace_address
+    def _judged(self, met: Met) -> _Judged:
+        known = self._shapes.get(met.key)
+        if known is not None:
+            return known
+        native, layout = met.read(), self.recorder.layout
         call = self._call(native)
-        answer = sizing.carve(call, layout, native.workspace_bytes, address)
+        size, address = native.workspace_bytes, native.workspace_address
+        answer = sizing.carve(call, layout, size, address)
         trouble = None
         # An empty step is harmless: its LSE is an empty tensor, for which nothing is carved.
-        if native.batch > 0 and (
-            not answer.ok or sizing.overruns(call, layout, native.workspace_bytes, address)
-        ):
+        if native.batch > 0 and (not answer.ok or sizing.overruns(call, layout, size, address)):
             trouble = Trouble(call, answer.refused, answer.scratch_available or 0)
-        judged = _Judged(self._add_row(native, call), trouble)
+        judged = _Judged(self._row(call, native, met.address), trouble)
         if len(self._shapes) < _MAX_SHAPES:
-            self._shapes[key] = judged
+            self._shapes[met.key] = judged
         return judged
 
     def _call(self, native: NativeCall) -> Call:
@@ -184,13 +203,15 @@ class Ledger:
             sum_q=native.sum_q if self.per_token else None,
             counter_buffer_bytes=native.counter_buffer_bytes,
             dims=native.dims,
+            kv_heads=native.kv_heads,
+            sm90_fp8=native.sm90_fp8,
         )
 
-    def _add_row(self, native: NativeCall, call: Call) -> Row:
-        recorder = self.recorder
+    def _row(self, call: Call, native: NativeCall, named_by: int) -> Row:
+        """A row for the shape of a call; its workspace is named by the address that was brought."""
         shape = Shape(
             op=self.lane,
-            workspace=recorder.workspace_number(native.workspace_address, self.op),
+            workspace=self.recorder.workspace_number(named_by, self.op),
             batch=call.batch,
             heads=call.heads,
             q_len=call.q_len,
@@ -203,13 +224,25 @@ class Ledger:
             top_k=native.dims.top_k,
             sum_q=call.sum_q,
             counter_buffer_bytes=call.counter_buffer_bytes,
-            first_seen_ns=time.time_ns(),
+            first_seen_ns=0,
+            kv_heads=call.kv_heads or 0,
+            sm90_fp8=bool(call.sm90_fp8),
         )
-        need = sizing.need(call, recorder.layout, native.workspace_address).total
-        return Row(*recorder.slot.add_row(shape, need))
+        # Keys may tell apart what no slab depends on: those share a row.
+        row = self._rows.get(shape)
+        if row is None:
+            need = sizing.need(call, self.recorder.layout, native.workspace_address).total
+            seen = shape._replace(first_seen_ns=time.time_ns())
+            row = Row(*self.recorder.slot.add_row(seen, need))
+            if len(self._rows) < _MAX_SHAPES:
+                self._rows[shape] = row
+        return row
 
-    # -- what became of a call ----------------------------------------------------------------
 
-    def native_failed(self, error: Exception) -> None:
-        """A native call raised that was not expected to."""
-        self.recorder.native_failed(self.op, False, error, tuning=self.tuning.active)
+def _with_arguments(args: tuple[Any, ...], handling: Handling | None) -> Handling:
+    """Makes a call with other arguments than it came with."""
+
+    def make(native: NativeFunction, _args: tuple[Any, ...]) -> Any:  # noqa: ANN401
+        return native(*args) if handling is None else handling(native, args)
+
+    return make

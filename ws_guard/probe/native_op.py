@@ -9,7 +9,6 @@ tensor alive.
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Integral
 from time import monotonic, monotonic_ns
 from typing import Any, NamedTuple
 from weakref import ref
@@ -18,7 +17,7 @@ from ws_guard.board.format import CODE_BITS, TICK_BITS
 from ws_guard.contract import Contract
 from ws_guard.sizing import HeadDims
 
-from .calls import Alike, Handling, Key, Known, NativeCall, NativeFunction
+from .calls import Handling, Key, Known, Met, NativeCall, NativeFunction, whole
 from .dynamo import hide_from_dynamo
 from .ledger import Ledger
 
@@ -39,6 +38,34 @@ class Positions(NamedTuple):
     lse: int | None
     top_k: int | None
     sparse_indices: int | None
+
+    def read(self, args: tuple[Any, ...]) -> NativeCall:
+        """What matters of a call. Only shapes, sizes and addresses are looked at."""
+        query, workspace = args[self.query], args[self.workspace]
+        counter = None if self.counter is None else args[self.counter]
+        top_k = 0 if self.top_k is None else max(0, whole(args, self.top_k))
+        if self.sparse_indices is not None:
+            top_k = args[self.sparse_indices].shape[-1]
+        return NativeCall(
+            batch=whole(args, self.batch),
+            heads=query.shape[1],
+            q_len=whole(args, self.q_len),
+            lse=self.lse is not None and args[self.lse] is not None,
+            sm_count=whole(args, self.sm_count),
+            workspace_bytes=whole(args, self.workspace_size),
+            workspace_address=workspace.data_ptr(),
+            dims=HeadDims(query.shape[2], args[self.out].shape[-1], top_k),
+            max_kv_len=None if self.kv_len is None else whole(args, self.kv_len),
+            sum_q=query.shape[0],
+            counter_buffer_bytes=None if counter is None else counter.numel() * counter.itemsize,
+        )
+
+    def with_workspace(self, args: tuple[Any, ...], workspace: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        """The same call on another workspace, a tensor of uint8."""
+        changed = list(args)
+        changed[self.workspace] = workspace.view(args[self.workspace].dtype)
+        changed[self.workspace_size] = workspace.numel()
+        return tuple(changed)
 
 
 def positions_of(contract: Contract, op: str) -> Positions:
@@ -128,22 +155,23 @@ def _meeting(where: Positions, ledger: Ledger) -> Callable[[tuple[Any, ...]], Ha
         shapes = ledger.known
         known = shapes.get(key)
         if known is not None and known.run[5] == shape and known.run[6]() is workspace:
-            _count(ledger, shapes, known)
+            count_known(ledger, shapes, known)
             return None
-        alike = Alike(batch, q_len, size, no_lse, top_k, shape, ref(workspace), address)
+        like = (batch, q_len, size, no_lse, top_k, shape, ref(workspace), address)
         if known is None:
-            return ledger.meet(key, alike, args, lambda: read_call(args, where))
-        known = shapes[key] = known._replace(run=(*alike, *known.run[8:]))
-        _count(ledger, shapes, known)
+            met = Met(key, like, batch, not no_lse, workspace, address, size, args, where)
+            return ledger.meet(met)
+        known = shapes[key] = known._replace(run=(*like, *known.run[len(like) :]))
+        count_known(ledger, shapes, known)
         return None
 
     return meet
 
 
-def _count(ledger: Ledger, shapes: dict[Key, Known], known: Known) -> None:
+def count_known(ledger: Ledger, shapes: dict[Key, Known], known: Known) -> None:
     """Count the first call of a run of a known shape."""
     run, code, sum_word = known
-    words, word, times = run[8:]
+    words, word, times = run[-3:]
     words[word] += 1
     if sum_word:
         words[sum_word] += run[0]
@@ -168,33 +196,3 @@ def _lse_at(where: Positions) -> int:
 def _top_k_at(where: Positions) -> int:
     """Sparse and dense MLA may share a workspace; an op of one kind looks at a number it knows."""
     return where.q_len if where.top_k is None else where.top_k
-
-
-def read_call(args: tuple[Any, ...], where: Positions) -> NativeCall:
-    """What matters of a call's arguments. Only shapes, sizes and addresses are looked at."""
-
-    def number(at: int) -> int:
-        value = args[at]
-        # A tensor here would be compared, which asks CUDA for its value, and kept alive in a row.
-        if not isinstance(value, Integral):
-            raise TypeError(f"{type(value).__name__} at {at} where a whole number was expected")
-        return int(value)
-
-    query, workspace = args[where.query], args[where.workspace]
-    counter = None if where.counter is None else args[where.counter]
-    top_k = 0 if where.top_k is None else max(0, number(where.top_k))
-    if where.sparse_indices is not None:
-        top_k = args[where.sparse_indices].shape[-1]
-    return NativeCall(
-        batch=number(where.batch),
-        heads=query.shape[1],
-        q_len=number(where.q_len),
-        lse=where.lse is not None and args[where.lse] is not None,
-        sm_count=number(where.sm_count),
-        workspace_bytes=number(where.workspace_size),
-        workspace_address=workspace.data_ptr(),
-        dims=HeadDims(query.shape[2], args[where.out].shape[-1], top_k),
-        max_kv_len=None if where.kv_len is None else number(where.kv_len),
-        sum_q=query.shape[0],
-        counter_buffer_bytes=None if counter is None else counter.numel() * counter.itemsize,
-    )

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ws_guard.board import ACTIONS, MAX_WORKSPACES, OVERFLOW, Board, Slot, remove_dead
+from ws_guard.board import ACTIONS, MAX_WORKSPACES, OVERFLOW, Board, Shape, Slot, remove_dead
 from ws_guard.board.format import Header, event_word
 from ws_guard.sizing import Layout
 
@@ -54,6 +54,7 @@ class Recorder:
         #: Asked for the site's name when a workspace is met first: (address, op) -> name or "".
         self.site_of: Callable[[int, str], str] = lambda _address, _op: ""
         self._logged: set[str] = set()
+        self._warnings: dict[str, str] = {}
         self._attach_pending = later
         self._closed = False
         self._finalizer: Any = None
@@ -64,6 +65,11 @@ class Recorder:
     def op_number(self, op: str) -> int:
         """The number of an op in the slot."""
         return self._ops[op]
+
+    def op_name(self, number: int) -> str:
+        """The op of a number in the slot."""
+        names: list[str] = self._document["ops"]
+        return names[number]
 
     def workspace_number(self, address: int, op: str = "") -> int:
         """A workspace's number by first sight of its address; the last stands for `other`.
@@ -86,6 +92,20 @@ class Recorder:
         names: list[str] = self._document["workspaces"]
         return names[number] if number < len(names) else "other"
 
+    def workspaces_at(self, address: int) -> list[int]:
+        """Numbers of the workspaces at an address: one, unless sites share it."""
+        return [number for (at, _), number in self._workspaces.items() if at == address]
+
+    def tell(self, shape: Shape) -> dict[str, Any]:
+        """A shape, as the document tells it."""
+        return {
+            "op": self.op_name(shape.op),
+            "batch": shape.batch,
+            "heads": shape.heads,
+            "q_len": shape.q_len,
+            "lse": shape.lse,
+        }
+
     def planned(self, number: int) -> dict[str, Any]:
         """The plan of the workspace of a number; empty where none is known."""
         name = self.workspace_name(number)
@@ -107,6 +127,17 @@ class Recorder:
                 changes["info"] = {**self._document.get("info", {}), **info}
             self._document.update(changes)
             self._publish(self.slot)
+
+    def set_warning(self, key: str, text: str) -> None:
+        """Say in /health that something is known to end badly; "" takes it back."""
+        with self.lock:
+            if text == self._warnings.get(key, ""):
+                return
+            self._warnings.pop(key, None)
+            if text:
+                self._warnings[key] = text
+                self.warn(text)
+            self.describe(warnings=list(self._warnings.values()))
 
     def attach(self, **told: object) -> None:
         """Open the slot if it is not open yet, with `told` in its document."""

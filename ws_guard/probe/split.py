@@ -121,17 +121,22 @@ def piece_rows(call: Call, layout: Layout, workspace_bytes: int, address: int) -
         return answer.ok and not sizing.overruns(piece, layout, workspace_bytes, address)
 
     for count in _counts(call, layout, workspace_bytes, address):
-        small, more = divmod(call.batch, count)
-        if small < least:
+        rows = near_equal(call.batch, count)
+        if rows[-1] < least:
             break
-        sizes = {small + 1, small} if more else {small}
-        if all(fits(size) for size in sizes):
-            return [small + 1] * more + [small] * (count - more)
+        if all(fits(batch) for batch in {rows[0], rows[-1]}):
+            return rows
     if least > 1:
         raise UnsplittableError(
             f"pieces that fit would have fewer than {least:,} rows, and use scratch"
         )
     raise UnsplittableError("not even a single row fits")
+
+
+def near_equal(batch: int, count: int) -> list[int]:
+    """`batch` rows in `count` pieces that differ by a row at most, larger ones first."""
+    small, more = divmod(batch, count)
+    return [small + 1] * more + [small] * (count - more)
 
 
 def _counts(call: Call, layout: Layout, workspace_bytes: int, address: int) -> Iterator[int]:
