@@ -40,7 +40,7 @@ from ws_guard.board.format import (
 #: The largest value of every number in a row, by its documented width.
 LARGEST = {
     **dict.fromkeys(("op", "workspace", "address_mod_16"), 255),
-    **dict.fromkeys(("sm_count", "top_k", "qk", "vo"), 65_535),
+    **dict.fromkeys(("sm_count", "top_k", "qk", "vo", "kv_heads"), 65_535),
     **dict.fromkeys(("batch", "heads", "q_len"), 4_294_967_295),
     **dict.fromkeys(("workspace_bytes", "first_seen_ns"), 18_446_744_073_709_551_615),
     # All ones stand for None.
@@ -77,13 +77,13 @@ numbers = {name: st.integers(0, largest) for name, largest in LARGEST.items()}
 optional = {name: st.none() | numbers[name] for name in ("sum_q", "counter_buffer_bytes")}
 
 
-@given(st.builds(Shape, **{**numbers, **optional, "lse": st.booleans()}))
+@given(st.builds(Shape, **{**numbers, **optional, "lse": st.booleans(), "sm90_fp8": st.booleans()}))
 def test_every_shape_survives(shape: Shape) -> None:
     assert repacked(shape) == shape
 
 
 def test_fields_are_those_of_a_shape() -> None:
-    assert set(LARGEST) | {"lse"} == set(Shape._fields)
+    assert set(LARGEST) | {"lse", "sm90_fp8"} == set(Shape._fields)
 
 
 @pytest.mark.parametrize("outcome", Outcome)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from graph_stage import Stage, has_hooks, stage
-from native_calls import decode_arguments, workspace
+from native_calls import Told, decode_arguments, workspace
 
 from ws_guard import WorkspaceOverflowError
 from ws_guard.board import OVERFLOW, OVERRUN, Outcome
 from ws_guard.board.format import EXACT_ROWS
 from ws_guard.exporter.derive import Deriver
-from ws_guard.probe.calls import NativeCall
+from ws_guard.probe.calls import Met, NativeCall
 from ws_guard.sizing import HeadDims
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def overrun_in_a_graph_counts_at_every_replay(at: Stage) -> None:
 
 def shapes_beyond_the_table_replay_into_their_row(at: Stage) -> None:
     for batch in range(1, EXACT_ROWS + 1):
-        at.watched.ledger.row_of((batch,), native_of(batch))
+        at.watched.ledger.row_of(met_with(batch))
     graph = at.graph()
     with at.capture(graph):
         at.call(20_000, lse=False)
@@ -304,11 +304,11 @@ def shapes_beyond_the_table_replay_into_their_row(at: Stage) -> None:
     assert (row.sum_eager, row.sum_replayed) == (0, 10 * (20_000 + 2 * 30_000))
 
 
-def native_of(batch: int) -> NativeCall:
+def met_with(batch: int) -> Met:
     """A harmless call that fills a row."""
-    return NativeCall(
-        batch, 64, 1, True, 148, 1 << 40, 4096, HeadDims(576, 512, 2048), 2048, batch, None
-    )
+    dims, size = HeadDims(576, 512, 2048), 1 << 40
+    call = NativeCall(batch, 64, 1, True, 148, size, 4096, dims, 2048, batch, None)
+    return Met((batch,), None, batch, True, None, 4096, size, (), Told(call))
 
 
 def refused_call_is_not_in_the_graph(at: Stage) -> None:

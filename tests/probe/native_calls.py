@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ws_guard.contract import Contract, installed_contract
-from ws_guard.probe.calls import NativeFunction
+from ws_guard.probe.calls import NativeCall, NativeFunction
 from ws_guard.probe.graphs import Graphs
 from ws_guard.probe.instruments import Instruments
 from ws_guard.probe.ledger import Ledger
@@ -52,6 +52,18 @@ class Watched(NamedTuple):
             NativeModule(self.contract.layout, self.contract.signatures), DECODE
         )
         return native
+
+
+class Told(NamedTuple):
+    """Arguments that say what a call is."""
+
+    call: NativeCall
+
+    def read(self, _args: tuple[Any, ...]) -> NativeCall:
+        return self.call
+
+    def with_workspace(self, args: tuple[Any, ...], _workspace: object) -> tuple[Any, ...]:
+        return args
 
 
 #: Read once: it is a large source.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from native_calls import Told
 
 from ws_guard.board import OVERFLOW, OVERRUN, Outcome, SlotView
 from ws_guard.board.format import COUNT_EAGER, EXACT_ROWS, SUM_EAGER
@@ -45,18 +46,6 @@ def call_of(batch: int, workspace_bytes: int, **more: object) -> NativeCall:
         counter_buffer_bytes=None,
     )
     return call._replace(**more)
-
-
-class Told(NamedTuple):
-    """Arguments that say what a call is."""
-
-    call: NativeCall
-
-    def read(self, _args: tuple[Any, ...]) -> NativeCall:
-        return self.call
-
-    def with_workspace(self, args: tuple[Any, ...], _workspace: object) -> tuple[Any, ...]:
-        return args
 
 
 def meet(ledger: Ledger, call: NativeCall) -> Handling | None:

@@ -6,6 +6,7 @@ not. So the only moment to look is before a workspace's first call, in the order
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -25,12 +26,17 @@ class CounterCheck:
         Off the hot path, once for each workspace, while no graph is captured. On a GPU the look is
         queued in front of the call; the answer lands in pinned memory, and the ticker reads it.
         """
+        if workspace.is_cuda:
+            self._check_on_gpu(workspace, length, found_dirty)
+        elif not workspace.is_meta:
+            # Not by torch, whose threads a forked child has lost, and waits for.
+            held = min(length, workspace.numel() * workspace.itemsize)
+            if ctypes.string_at(workspace.data_ptr(), held).strip(b"\0"):
+                found_dirty()
+
+    def _check_on_gpu(self, workspace: Any, length: int, found_dirty: Callable[[], None]) -> None:  # noqa: ANN401
         torch: Any = sys.modules["torch"]
         head = workspace.detach().view(torch.uint8).flatten()[:length]
-        if not workspace.is_cuda:
-            if not workspace.is_meta and bool(head.any()):
-                found_dirty()
-            return
         answer = torch.zeros(2, dtype=torch.uint8, pin_memory=True)
         seen = torch.stack([head.any(), torch.ones((), dtype=torch.bool, device=head.device)])
         answer.copy_(seen.view(torch.uint8), non_blocking=True)
