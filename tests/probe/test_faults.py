@@ -34,14 +34,18 @@ RESULT = object()
 #: (where, what) by the actions under which the step below comes past it.
 ALWAYS = (
     ("probe.native_op", "monotonic"),
-    ("probe.native_op", "read_call"),
     ("probe.native_op", "ref"),
-    ("probe.native_op", "_count"),
-    ("probe.native_op", "Alike"),
+    ("probe.native_op", "count_known"),
+    ("probe.native_op", "Met"),
+    ("probe.native_op", "Positions.read"),
     ("probe.ledger", "Ledger.meet"),
-    ("probe.ledger", "Ledger._judge"),
+    ("probe.ledger", "Ledger._account"),
+    ("probe.ledger", "Ledger._instead"),
+    ("probe.ledger", "Ledger._judged"),
+    ("probe.ledger", "Ledger._row"),
+    ("probe.ledger", "Ledger._see"),
+    ("probe.ledger", "Ledger._tune"),
     ("probe.ledger", "Ledger._call"),
-    ("probe.ledger", "Ledger._add_row"),
     ("probe.ledger", "Ledger._count"),
     ("probe.ledger", "Ledger._learn"),
     ("probe.ledger", "Ledger._go_on"),
@@ -49,6 +53,8 @@ ALWAYS = (
     ("probe.ledger", "Ledger._pause"),
     ("probe.ledger", "Ledger.row_of"),
     ("probe.ledger", "pack_run"),
+    ("probe.hygiene", "Hygiene.see"),
+    ("probe.hygiene", "Hygiene._forgive_warm_ups"),
     ("probe.guard", "Guard.handle"),
     ("probe.guard", "Trouble.kind"),
     ("probe.recorder", "Recorder.workspace_number"),
@@ -63,7 +69,6 @@ ALWAYS = (
     ("probe.graphs", "Graphs._forget"),
     ("probe.graphs", "Graphs._tell"),
     ("probe.graphs", "Graphs._begin_run"),
-    ("probe.graphs", "Graphs._note_overruns"),
     ("probe.graphs", "monotonic"),
     ("probe.graph_hooks", "_current_stream"),
     ("board.writer", "Slot.add_row"),
@@ -94,11 +99,7 @@ BY_ACTION = {
 #: What may become of a troubled call, the usual first.
 POSSIBLE = {"observe": ("observed",), "raise": ("raised",), "split": ("split", "raised")}
 CASES = [
-    (action, where, what)
-    for action, own in BY_ACTION.items()
-    for where, what in (*ALWAYS, *own)
-    # An overrun in the graph is raised under the other actions: it is not replayed.
-    if action == "observe" or what != "Graphs._note_overruns"
+    (action, where, what) for action, own in BY_ACTION.items() for where, what in (*ALWAYS, *own)
 ]
 
 
@@ -255,7 +256,7 @@ def test_even_the_counting_of_errors_may_fail(
     where: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = inject(monkeypatch, where, what)
-    other = inject(monkeypatch, "probe.ledger", "Ledger._judge")
+    other = inject(monkeypatch, "probe.ledger", "Ledger._judged")
     with stage() as at:
         engine = Engine(at)
         fault.armed = other.armed = True
