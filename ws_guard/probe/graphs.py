@@ -102,6 +102,8 @@ class Graphs:
         self.on_capture: list[Callable[[], None]] = []
         #: Whether the calling thread's stream is being captured now; asked during captures alone.
         self.is_capturing: Callable[[], bool] = lambda: True
+        #: Whether the end of a capture is always seen, of one that failed too.
+        self.ends_are_seen = True
         #: The stream that the calling thread uses now, without asking CUDA.
         self.current_stream: Callable[[], object] = threading.get_ident
         #: Streams that were captured: what ran on them before was the warm-up.
@@ -159,9 +161,9 @@ class Graphs:
         # Micro-batches run in threads of their own, on the stream that is captured.
         on_stream = [each for each in self._captures if each.stream == stream]
         own = [each for each in self._captures if each.thread == thread]
-        if self.is_capturing():
+        if (on_stream and self.ends_are_seen) or self.is_capturing():
             return (on_stream or own or self._captures)[-1].account
-        # Torch tells nobody of a capture that failed: its stream has gone back to work.
+        # Nobody tells of a capture that failed, but its stream has gone back to work.
         for failed in on_stream:
             self._forget(failed.account)
             self._tell()
