@@ -1,0 +1,120 @@
+"""What these tests share: the programs they need, and the play that several of them look at."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+# The helpers beside this file also run without pytest, as plain modules of one another.
+sys.path.insert(0, str(HERE))
+
+from play import Played, play  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: `make test-observability` builds it.
+ENVIRONMENT = ROOT / ".venv-observability"
+#: Pictures, for people; the latest run's.
+ARTEFACTS = ENVIRONMENT / "artefacts"
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Skip with the reason; fail where the real thing has to be there."""
+    if os.environ.get("WS_GUARD_REQUIRE_REAL") == "1":
+        pytest.fail(f"WS_GUARD_REQUIRE_REAL=1, but {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def program() -> Callable[[str], str]:
+    """`program(name)`: the path of an installed program, or the end of the test."""
+
+    def find(name: str) -> str:
+        found = shutil.which(str(ENVIRONMENT / "bin" / name)) or shutil.which(name)
+        if found is None:
+            unavailable(f"{name} is not installed: make test-observability tries to")
+        return found
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def judge(program: Callable[[str], str]) -> Callable[..., str]:
+    """`judge(program, *arguments)`: what it printed; the test fails unless it is content."""
+
+    def run(name: str, *arguments: str | Path, **options: str) -> str:
+        done = subprocess.run(
+            [program(name), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+            **options,  # type: ignore[arg-type]
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def python() -> str:
+    """The interpreter of the environment, with what judges manifests and charts."""
+    found = ENVIRONMENT / "bin" / "python"
+    if not found.exists():
+        unavailable(f"there is no {found.relative_to(ROOT)}: make test-observability builds it")
+    return str(found)
+
+
+@pytest.fixture(scope="session")
+def node_modules(program: Callable[[str], str]) -> Path:
+    """Where Node finds the packages of the environment."""
+    program("node")
+    found = ENVIRONMENT / "node" / "node_modules"
+    if not (found / "@grafana" / "ui").exists():
+        unavailable(f"there is no {found.relative_to(ROOT)}: make test-observability builds it")
+    return found
+
+
+@pytest.fixture(scope="session")
+def node(node_modules: Path, judge: Callable[..., str]) -> Callable[..., str]:
+    """`node(script, *arguments)`: run a script of `node/` with the packages in reach."""
+
+    def run(script: str, *arguments: str | Path) -> str:
+        # Node looks for packages from where a script lies: it is copied to beside them.
+        home = node_modules.parent
+        for source in (HERE / "node").iterdir():
+            shutil.copy(source, home / source.name)
+        return judge("node", home / script, *arguments, cwd=str(home))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def artefacts() -> Path:
+    """Where pictures are kept."""
+    ARTEFACTS.mkdir(parents=True, exist_ok=True)
+    return ARTEFACTS
+
+
+@pytest.fixture(scope="session")
+def played(
+    program: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Played]:
+    """The play, to its end; Prometheus still answers."""
+    for name in ("prometheus", "prometheus-alertmanager"):
+        program(name)
+    newest = ROOT / ".venv-flashinfer-0.7.4" / "bin" / "python"
+    if not newest.exists():
+        unavailable(f"there is no {newest.relative_to(ROOT)}: make test-observability builds it")
+    with play(tmp_path_factory.mktemp("play"), str(newest)) as what:
+        yield what
