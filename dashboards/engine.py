@@ -5,6 +5,7 @@ from __future__ import annotations
 from .panels import (
     FAULT_STEPS,
     MARGIN_STEPS,
+    PLAN_STEPS,
     UP_STEPS,
     Json,
     dashboard,
@@ -72,7 +73,7 @@ def _numbers() -> list[Json]:
             margin("planned"),
             unit="percentunit",
             no_value="no plan",
-            steps=MARGIN_STEPS,
+            steps=PLAN_STEPS,
         ),
         stat(
             "Peak margin",

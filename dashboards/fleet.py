@@ -5,6 +5,7 @@ from __future__ import annotations
 from .panels import (
     FAULT_STEPS,
     MARGIN_STEPS,
+    PLAN_STEPS,
     Json,
     dashboard,
     lines,
@@ -61,7 +62,7 @@ def _numbers() -> list[Json]:
             f'min(fleet:ws_guard_margin_ratio:min{{{_JOB}, basis="planned"}})',
             unit="percentunit",
             no_value="no plan",
-            steps=MARGIN_STEPS,
+            steps=PLAN_STEPS,
         ),
         stat(
             "Least peak margin",
@@ -122,7 +123,7 @@ def _deployments() -> Json:
         units={"planned margin, rows": "short"},
         unit="percentunit",
         no_value="?",
-        steps=MARGIN_STEPS,
+        steps=PLAN_STEPS,
         defaults={"custom": {"cellOptions": {"type": "color-text"}}},
     )
 

@@ -13,6 +13,8 @@ _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 #: Colours of a margin ratio: below nothing, below the alert's threshold, above.
 MARGIN_STEPS: Sequence[tuple[str, float | None]] = (("red", None), ("orange", 0.0), ("green", 0.1))
+#: The same where the plan is known: whatever fits is as it was asked for.
+PLAN_STEPS: Sequence[tuple[str, float | None]] = (("red", None), ("green", 0.0))
 #: Colours of a count that should be nothing.
 FAULT_STEPS: Sequence[tuple[str, float | None]] = (("green", None), ("red", 1.0))
 #: Colours of what should be 1.
@@ -158,7 +160,6 @@ def variable(name: str, label: str, values_of: str) -> Json:
         "name": name,
         "label": label,
         "datasource": _DATASOURCE,
-        "definition": values_of,
         "query": {"query": values_of, "refId": name},
         "refresh": 2,
         "sort": 3,
@@ -175,7 +176,7 @@ _DATASOURCE_VARIABLE: Json = {
     "label": "Data source",
     "query": "prometheus",
     "refresh": 1,
-    "current": {},
+    "current": {"text": "default", "value": "default"},
 }
 
 
@@ -201,24 +202,9 @@ def dashboard(
         "time": {"from": "now-1h", "to": "now"},
         "timezone": "",
         "templating": {"list": [_DATASOURCE_VARIABLE, *variables]},
-        "annotations": {"list": [_overflow_marks()]},
+        "annotations": {"list": []},
         "links": list(links),
         "panels": list(_placed(shelves)),
-    }
-
-
-def _overflow_marks() -> Json:
-    """A mark at every overflow, on every panel."""
-    last = 'ws_guard_last_overflow_timestamp_seconds{job=~"$job"}'
-    return {
-        "name": "Overflows",
-        "datasource": _DATASOURCE,
-        "enable": True,
-        "iconColor": "red",
-        "expr": f"max by (engine, rank) ({last}) * 1000",
-        "useValueForTime": True,
-        "titleFormat": "overflow",
-        "textFormat": "engine {{engine}} rank {{rank}}",
     }
 
 

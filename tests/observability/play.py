@@ -88,8 +88,14 @@ def play(folder: Path, newest_python: str) -> Iterator[Played]:
         after.attach()
         after.play(print)
         for name, job in RESOLVED:
-            wait_for(f"end of {name} of {job}", lambda n=name, j=job: receiver.heard("resolved", n, j))
-        wait_for("WsGuardExporterDown", lambda: receiver.heard("firing", "WsGuardExporterDown", DOWN))
+            wait_for(
+                f"end of {name} of {job}", lambda n=name, j=job: receiver.heard("resolved", n, j)
+            )
+        wait_for(
+            "WsGuardExporterDown", lambda: receiver.heard("firing", "WsGuardExporterDown", DOWN)
+        )
+        planned = 'min(fleet:ws_guard_margin_ratio:min{basis="planned"}) > 0'
+        wait_for("every planned margin recorded above 0", lambda: server.query(planned))
         yield Played(server, receiver, began, undersized, time.time())
 
 

@@ -36,7 +36,7 @@ class Alert(NamedTuple):
     job: str
 
 
-def wait_for(what: str, holds: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `holds` found
+def wait_for(what: str, holds: Callable[[], Any]) -> Any:
     """Poll until something is true; the test fails where it never is."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not (found := holds()):
@@ -100,7 +100,7 @@ class Receiver:
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:  # noqa: N802 - the library's name
+            def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 for alert in body["alerts"]:
                     labels = alert["labels"]
@@ -160,7 +160,7 @@ class Prometheus(NamedTuple):
 
     url: str
 
-    def ask(self, path: str, **parameters: object) -> Any:  # noqa: ANN401 - the answer's data
+    def ask(self, path: str, **parameters: object) -> Any:
         """The data of an answer of its API; the test fails where it answers with an error."""
         query = urllib.parse.urlencode(parameters, doseq=True)
         status, body = fetch(f"{self.url}/api/v1/{path}?{query}")
