@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -67,12 +68,41 @@ def judge(program: Callable[[str], str]) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def python() -> str:
-    """The interpreter of the environment, with what judges manifests and charts."""
-    found = ENVIRONMENT / "bin" / "python"
-    if not found.exists():
-        unavailable(f"there is no {found.relative_to(ROOT)}: make test-observability builds it")
-    return str(found)
+def asked() -> Callable[[str, Any], Any]:
+    """`asked(what, request)`: the answer of judges.py in the environment."""
+    python = ENVIRONMENT / "bin" / "python"
+    if not python.exists():
+        unavailable(f"there is no {python.relative_to(ROOT)}: make test-observability builds it")
+
+    def ask(what: str, request: Any) -> Any:
+        done = subprocess.run(
+            [str(python), str(HERE / "judges.py"), what],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return ask
+
+
+@pytest.fixture(scope="session")
+def complaints(
+    asked: Callable[[str, Any], Any], node: Callable[..., str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[list[Any]], list[str]]:
+    """`complaints(manifests)`: what Kubernetes' and the operator's schemas say against them."""
+
+    def judge_all(manifests: list[Any]) -> list[str]:
+        custom = [one for one in manifests if one["apiVersion"].startswith("monitoring.coreos.com/")]
+        known = [one for one in manifests if one not in custom]
+        file = tmp_path_factory.mktemp("crds") / "manifests.json"
+        file.write_text(json.dumps(custom))
+        found: list[str] = json.loads(node("crds.mjs", file))
+        return asked("validate", known) + found
+
+    return judge_all
 
 
 @pytest.fixture(scope="session")
