@@ -271,8 +271,8 @@ def _last_call() -> Json:
 
 
 def _workers() -> Json:
-    by = ("engine", "rank", "device", "model_name", "engine_name", "engine_version")
-    by += ("flashinfer_version", "layout", "contract", "tp", "dcp", "sizing", "on_overflow")
+    by = ["engine", "rank", "device", "model_name", "engine_name", "engine_version"]
+    by += ["flashinfer_version", "layout", "contract", "tp", "dcp", "sizing", "on_overflow"]
     return table(
         "Workers",
         "What each worker runs, and how its launcher is understood.",

@@ -51,7 +51,8 @@ def _prometheus_rule(rules: str) -> str:
     }
     # As text, so that comments stay.
     body = "".join(f"  {line}" if line.strip() else line for line in _body(rules))
-    return _WRITTEN + yaml.safe_dump(head, sort_keys=False) + "spec:\n" + body
+    written: str = yaml.safe_dump(head, sort_keys=False)
+    return f"{_WRITTEN}{written}spec:\n{body}"
 
 
 def _body(rules: str) -> list[str]:

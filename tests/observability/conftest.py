@@ -90,12 +90,16 @@ def asked() -> Callable[[str, Any], Any]:
 
 @pytest.fixture(scope="session")
 def complaints(
-    asked: Callable[[str, Any], Any], node: Callable[..., str], tmp_path_factory: pytest.TempPathFactory
+    asked: Callable[[str, Any], Any],
+    node: Callable[..., str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[list[Any]], list[str]]:
     """`complaints(manifests)`: what Kubernetes' and the operator's schemas say against them."""
 
     def judge_all(manifests: list[Any]) -> list[str]:
-        custom = [one for one in manifests if one["apiVersion"].startswith("monitoring.coreos.com/")]
+        custom = [
+            one for one in manifests if one["apiVersion"].startswith("monitoring.coreos.com/")
+        ]
         known = [one for one in manifests if one not in custom]
         file = tmp_path_factory.mktemp("crds") / "manifests.json"
         file.write_text(json.dumps(custom))
@@ -116,15 +120,20 @@ def node_modules(program: Callable[[str], str]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def node(node_modules: Path, judge: Callable[..., str]) -> Callable[..., str]:
-    """`node(script, *arguments)`: run a script of `node/` with the packages in reach."""
+def scripts(node_modules: Path) -> Path:
+    """The scripts of `node/`, beside the packages: Node looks for those from where a script is."""
+    home = node_modules.parent
+    for source in (HERE / "node").iterdir():
+        shutil.copy(source, home / source.name)
+    return home
+
+
+@pytest.fixture(scope="session")
+def node(scripts: Path, judge: Callable[..., str]) -> Callable[..., str]:
+    """`node(script, *arguments)`: what a script of `node/` printed."""
 
     def run(script: str, *arguments: str | Path) -> str:
-        # Node looks for packages from where a script lies: it is copied to beside them.
-        home = node_modules.parent
-        for source in (HERE / "node").iterdir():
-            shutil.copy(source, home / source.name)
-        return judge("node", home / script, *arguments, cwd=str(home))
+        return judge("node", scripts / script, *arguments, cwd=str(scripts))
 
     return run
 

@@ -1,7 +1,8 @@
 """What judges manifests and charts, in an environment of its own: judges.py WHAT < request.json.
 
 `validate`: a list of manifests; prints a list of complaints. `lint` and `render`: {chart, values};
-prints what Helm says, or the manifests by template.
+prints what Helm says, or the manifests by template. `compose`: a compose file's text; prints what
+is wrong with it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,17 @@ def render(request: dict[str, Any]) -> dict[str, str]:
             return {"error": str(error)}
 
 
+def compose(text: str) -> str:
+    from compose_spec import PyCompose
+
+    try:
+        PyCompose.from_yaml(text).validate()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+JUDGES = {judge.__name__: judge for judge in (validate, lint, render, compose)}
+
 if __name__ == "__main__":
-    told = {"validate": validate, "lint": lint, "render": render}[sys.argv[1]](json.load(sys.stdin))
-    print(json.dumps(told))
+    print(json.dumps(JUDGES[sys.argv[1]](json.load(sys.stdin))))

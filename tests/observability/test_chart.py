@@ -162,7 +162,9 @@ def test_alert_values(render: Render, judge: Callable[..., str], tmp_path: Path)
     assert low["for"] == "15m"
     assert low["labels"] == {"severity": "warning", "team": "inference"}
     assert "< 1800 # threshold" in alerts["WsGuardOverflow"]["expr"]
-    assert "67108864" in alerts["WsGuardPlannedOverflow"]["expr"].replace("6.7108864e+07", "67108864")
+    assert "67108864" in alerts["WsGuardPlannedOverflow"]["expr"].replace(
+        "6.7108864e+07", "67108864"
+    )
     for name, rule in alerts.items():
         url = f"https://wiki.example.org/runbook.md#{name.lower()}"
         assert rule["annotations"]["runbook_url"] == url

@@ -104,7 +104,9 @@ def test_pod_monitor_finds_every_pod() -> None:
     assert endpoint["path"] in {route.path for route in app.routes}
     for name, template in templates().items():
         assert selected.items() <= template["metadata"]["labels"].items(), name
-        assert policy["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+        assert (
+            policy["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+        )
         (port,) = container(template["spec"], "exporter")["ports"]
         assert endpoint["port"] == port["name"]
     ports = [rule["ports"][0]["port"] for rule in policy["ingress"] if "ports" in rule]

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import ENVIRONMENT, ROOT
+from conftest import ROOT
 from servers import exporter
 
 from ws_guard.board import Board
 
 sys.path.insert(0, str(ROOT / "tests" / "exporter"))
-from slot_worker import CRASH_PLAN, FIXED_PLAN, SlotWorker  # noqa: E402
+from slot_worker import CRASH_PLAN, FIXED_PLAN, SlotWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,16 +103,18 @@ def test_page(
 def test_it_follows_the_board_by_itself(
     ranks: Callable[[int], str],
     board: Board,
-    node_modules: Path,
-    node: Callable[..., str],
+    scripts: Path,
     program: Callable[[str], str],
 ) -> None:
     assert ranks(3) == "0 / 1"
     with exporter(Path(board.path)) as address:
-        script = ENVIRONMENT / "node" / "refresh.mjs"
-        script.write_text((ROOT / "tests/observability/node/refresh.mjs").read_text())
         watching = subprocess.Popen(
-            [program("node"), str(script), f"http://{address}/", program("chromium")],
+            [
+                program("node"),
+                str(scripts / "refresh.mjs"),
+                f"http://{address}/",
+                program("chromium"),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -1,6 +1,7 @@
 // panels.mjs JOB.json: asks Prometheus as Grafana would, and takes a picture of every panel named.
 //
-// The job: {prometheus, start, end, chromium, panels: [{panel, file, variables}]}.
+// The job: {prometheus, start, chromium, sheet, panels: [{panel, file, variables, end}]}. `sheet` is
+// the picture of all of them.
 import {readFileSync} from "node:fs";
 import {build} from "esbuild";
 import {chromium} from "playwright-core";
@@ -15,10 +16,10 @@ function filledIn(expr, variables) {
   return expr.replace(/\$(\w+)/g, (_, name) => values[name] ?? ".*");
 }
 
-async function seriesOf(target, variables) {
+async function seriesOf(target, variables, end) {
   const query = new URLSearchParams({
-    query: filledIn(target.expr, variables), start: job.start, end: job.end,
-    step: (job.end - job.start) / POINTS,
+    query: filledIn(target.expr, variables), start: job.start, end,
+    step: (end - job.start) / POINTS,
   });
   const answer = await fetch(`${job.prometheus}/api/v1/query_range?${query}`);
   const {data} = await answer.json();
@@ -37,7 +38,7 @@ const bundle = await build({
 });
 const built = (kind) => bundle.outputFiles.find(({path}) => path.endsWith(kind)).text;
 const browser = await chromium.launch({executablePath: job.chromium, args: ["--no-sandbox"]});
-for (const {panel, file, variables} of job.panels) {
+for (const {panel, file, variables, end} of job.panels) {
   const page = await browser.newPage({viewport: {width: 800, height: 420}, deviceScaleFactor: 2});
   const errors = [];
   page.on("pageerror", (error) => errors.push(String(error)));
@@ -46,10 +47,10 @@ for (const {panel, file, variables} of job.panels) {
   await page.goto(ORIGIN);
   await page.addStyleTag({content: built(".css")});
   await page.addScriptTag({content: built(".js")});
-  const series = (await Promise.all(panel.targets.map((one) => seriesOf(one, variables)))).flat();
+  const series = (await Promise.all(panel.targets.map((one) => seriesOf(one, variables, end)))).flat();
   if (errors.length) throw new Error(errors.join("\n"));
-  await page.evaluate(([p, s, r]) => window.draw(p, s, r), [panel, series, [job.start, job.end]]);
-  await page.waitForTimeout(1500);
+  await page.evaluate(([p, s, r]) => window.draw(p, s, r), [panel, series, [job.start, end]]);
+  await page.waitForTimeout(800);
   const [width, height] = await page.evaluate(() => window.size);
   await page.screenshot({path: file, clip: {x: 0, y: 0, width, height}});
   const text = await page.locator("#panel").innerText();
@@ -69,4 +70,10 @@ for (const {panel, file, variables} of job.panels) {
   console.log(JSON.stringify({title: panel.title, text, names: series.map(({name}) => name), inked, errors}));
   await page.close();
 }
+const images = job.panels.map(({file, panel}) =>
+  `<img width="${panel.type === "stat" ? 260 : 720}" src="data:image/png;base64,${readFileSync(file, "base64")}">`);
+const page = await browser.newPage({viewport: {width: 1480, height: 800}});
+await page.setContent(
+  `<body style="margin:0;background:#111217"><div style="display:flex;flex-wrap:wrap;gap:16px;padding:12px">${images.join("")}</div>`);
+await page.locator("div").screenshot({path: job.sheet});
 await browser.close();
