@@ -26,6 +26,7 @@ ENV PATH=/opt/ws-guard/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     WS_GUARD_LISTEN=*:19456
 EXPOSE 19456
+# Over plain HTTP: where WS_GUARD_TLS_CERT is set, use a check of your own.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=10s \
   CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ['WS_GUARD_LISTEN'].rpartition(':')[2] + '/livez', timeout=1)"]
 ENTRYPOINT ["ws-guard"]

@@ -24,6 +24,8 @@ endif
 DEMO_PYTHON_B := $(VENV)/bin/python
 DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
 
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' ws_guard/version.py)
+
 .PHONY: demo test test-vllm test-observability generated lint format bench image clean
 
 demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
@@ -64,7 +66,8 @@ bench: $(VENV)/.installed-test
 	$(VENV)/bin/python -m benchmarks.scrape
 
 image:
-	docker build -t ws-guard .
+	docker build --tag ws-guard:$(VERSION) --build-arg VERSION=$(VERSION) \
+	  --build-arg REVISION=$$(git rev-parse HEAD) .
 
 clean:
 	rm -rf .venv .venv-flashinfer-* .venv-vllm .venv-observability dist .mypy_cache .ruff_cache .pytest_cache .coverage

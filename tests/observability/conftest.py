@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 # The helpers beside this file also run without pytest, as plain modules of one another.
 sys.path.insert(0, str(HERE))
 
+from places import ARTEFACTS, ENVIRONMENT, NEWEST_PYTHON, needed, unavailable  # noqa: E402
 from play import Played, play  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-#: `make test-observability` builds it.
-ENVIRONMENT = ROOT / ".venv-observability"
-#: Pictures, for people; the latest run's.
-ARTEFACTS = ENVIRONMENT / "artefacts"
-
-
-def unavailable(reason: str) -> NoReturn:
-    """Skip with the reason; fail where the real thing has to be there."""
-    if os.environ.get("WS_GUARD_REQUIRE_REAL") == "1":
-        pytest.fail(f"WS_GUARD_REQUIRE_REAL=1, but {reason}", pytrace=False)
-    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")
@@ -70,9 +57,7 @@ def judge(program: Callable[[str], str]) -> Callable[..., str]:
 @pytest.fixture(scope="session")
 def asked() -> Callable[[str, Any], Any]:
     """`asked(what, request)`: the answer of judges.py in the environment."""
-    python = ENVIRONMENT / "bin" / "python"
-    if not python.exists():
-        unavailable(f"there is no {python.relative_to(ROOT)}: make test-observability builds it")
+    python = needed(ENVIRONMENT / "bin" / "python")
 
     def ask(what: str, request: Any) -> Any:
         done = subprocess.run(
@@ -114,8 +99,7 @@ def node_modules(program: Callable[[str], str]) -> Path:
     """Where Node finds the packages of the environment."""
     program("node")
     found = ENVIRONMENT / "node" / "node_modules"
-    if not (found / "@grafana" / "ui").exists():
-        unavailable(f"there is no {found.relative_to(ROOT)}: make test-observability builds it")
+    needed(found / "@grafana" / "ui")
     return found
 
 
@@ -152,8 +136,5 @@ def played(
     """The play, to its end; Prometheus still answers."""
     for name in ("prometheus", "prometheus-alertmanager"):
         program(name)
-    newest = ROOT / ".venv-flashinfer-0.7.4" / "bin" / "python"
-    if not newest.exists():
-        unavailable(f"there is no {newest.relative_to(ROOT)}: make test-observability builds it")
-    with play(tmp_path_factory.mktemp("play"), str(newest)) as what:
+    with play(tmp_path_factory.mktemp("play"), str(needed(NEWEST_PYTHON))) as what:
         yield what

@@ -33,7 +33,6 @@ debian promtool prometheus
 debian prometheus-alertmanager prometheus-alertmanager
 debian chromium chromium
 debian buildah buildah
-debian podman podman
 debian mmdebstrap mmdebstrap
 debian node nodejs
 debian npm npm

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tomllib
-from servers import ROOT
+from places import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,6 +120,8 @@ class Image:
 
 def fetch_wheels(folder: Path, *options: str) -> None:
     """All that the image's pip will ask for, as wheels."""
+    import tomllib
+
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = project["project"]["optional-dependencies"]["exporter"]
     fetch = ["pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"]

@@ -18,7 +18,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from servers import ROOT, Prometheus, Receiver, alertmanager, exporter, prometheus, wait_for
+from places import ROOT
+from servers import Prometheus, Receiver, alertmanager, exporter, prometheus, wait_for
 
 from ws_guard import sizing
 from ws_guard.demo.crew import WORKERS, Crew

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from conftest import ROOT
+from places import ROOT
 
 from ws_guard.exporter.app import create_app
 from ws_guard.settings import DECLARED, parse_listen, require_settings

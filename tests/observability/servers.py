@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
+from places import ROOT, RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-ROOT = Path(__file__).parents[2]
-RULES = ROOT / "dashboards" / "prometheus" / "ws-guard.rules.yml"
 _PATIENCE_SECONDS = 100
 
 

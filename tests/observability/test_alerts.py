@@ -26,10 +26,12 @@ def test_it_resolves_for_the_sized_run(played: Played, name: str, job: str) -> N
     assert not played.prometheus.query(firing, played.ended)
 
 
-def test_the_killed_worker_left_only_what_was_scraped_after_its_death(played: Played) -> None:
-    """No scrape saw it alive: the overflow is known by the timestamp that it left on the board."""
-    lived = f'max_over_time(ws_guard_worker_up{{job="{KILLED}"}}[5m])'
-    assert [one["value"][1] for one in played.prometheus.query(lived, played.undersized)] == ["0"]
+def test_a_counter_would_not_have_told_of_the_killed_worker(played: Played) -> None:
+    """Its first overflow was its last: there is no increase, only the timestamp that it left."""
+    rises = f'increase(ws_guard_overflows_total{{job="{KILLED}"}}[5m]) > 0'
+    assert played.prometheus.query(rises, played.undersized) == []
+    dead = f'ws_guard_worker_up{{job="{KILLED}"}}'
+    assert [one["value"][1] for one in played.prometheus.query(dead, played.undersized)] == ["0"]
 
 
 def test_a_correctly_sized_deployment_fires_nothing(played: Played) -> None:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from conftest import ROOT
+from places import ROOT, RULES
 from pods import check_pod, container, environment
-from servers import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

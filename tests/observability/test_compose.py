@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from conftest import ROOT
+from places import ROOT
 from pods import image_setting
 
 from ws_guard.settings import DECLARED, parse_listen, require_settings

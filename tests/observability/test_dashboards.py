@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from conftest import ROOT
+from places import DASHBOARDS, dashboard, panels
 
 from dashboards.write import generated
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.observability, pytest.mark.timeout(600)]
 
-FILES = {name: ROOT / "dashboards" / "grafana" / f"{name}.json" for name in ("fleet", "engine")}
-DASHBOARDS: dict[str, dict[str, Any]] = {k: json.loads(v.read_text()) for k, v in FILES.items()}
-
 # JSON has no enums: their values stand for them.
 _TYPED = """
 import type {{Dashboard}} from "@grafana/schema";
@@ -32,11 +29,6 @@ export default dashboard;
 
 #: Expressions that may have no data, each with its reason; three at most.
 EXCEPTIONS: dict[str, str] = {}
-
-
-def panels(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = DASHBOARDS[name]["panels"]
-    return found
 
 
 def expressions() -> Iterator[tuple[str, str, str]]:
@@ -58,7 +50,7 @@ def test_files_are_what_their_sources_make_of_them() -> None:
         assert path.read_text() == text, f"{path}: run python -m dashboards.write"
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", DASHBOARDS)
 def test_every_panel_says_what_it_shows(name: str) -> None:
     assert len({panel["id"] for panel in panels(name)}) == len(panels(name))
     for panel in panels(name):
@@ -84,17 +76,17 @@ def test_every_panel_says_what_it_shows(name: str) -> None:
     ],
 )
 def test_head(name: str, title: str, variables: list[str]) -> None:
-    dashboard = DASHBOARDS[name]
-    assert (dashboard["uid"], dashboard["title"]) == (f"ws-guard-{name}", title)
-    assert "ws_guard" in dashboard["tags"]
-    assert 39 <= dashboard["schemaVersion"] <= 42
-    assert [each["name"] for each in dashboard["templating"]["list"]] == variables
+    told = dashboard(name)
+    assert (told["uid"], told["title"]) == (f"ws-guard-{name}", title)
+    assert "ws_guard" in told["tags"]
+    assert 39 <= told["schemaVersion"] <= 42
+    assert [each["name"] for each in told["templating"]["list"]] == variables
     # Every variable is asked for, and nothing is asked for that is none.
-    used = set(re.findall(r"\$(\w+)|\$\{(\w+)\}", json.dumps(dashboard)))
+    used = set(re.findall(r"\$(\w+)|\$\{(\w+)\}", json.dumps(told)))
     assert {one or other for one, other in used} - {"__all", "__rate_interval"} == set(variables)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", DASHBOARDS)
 def test_panels_do_not_overlap(name: str) -> None:
     taken: dict[tuple[int, int], str] = {}
     for panel in panels(name):
@@ -105,13 +97,13 @@ def test_panels_do_not_overlap(name: str) -> None:
                 assert taken.setdefault((x, y), panel["title"]) == panel["title"]
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", DASHBOARDS)
 def test_grafanas_types_accept_it(name: str, node_modules: Path, judge: Callable[..., str]) -> None:
     home, tsc = node_modules.parent, node_modules / "typescript" / "bin" / "tsc"
     options = ["--noEmit", "--strict", "--skipLibCheck", "--module", "esnext"]
     options += ["--moduleResolution", "bundler", "--target", "es2022"]
     source, broken = home / f"{name}.ts", home / f"{name}-broken.ts"
-    text = FILES[name].read_text()
+    text = DASHBOARDS[name].read_text()
     source.write_text(_TYPED.format(text))
     judge("node", tsc, *options, source, cwd=str(home))
     broken.write_text(_TYPED.format(text.replace('"schemaVersion": 39', '"schemaVersion": "39"')))
@@ -131,7 +123,7 @@ def test_every_expression_has_data(played: Played) -> None:
 
 def test_variables_offer_what_there_is_and_one_choice_has_data(played: Played) -> None:
     chosen: dict[str, str] = {"job": "ws-guard-demo"}
-    for variable in DASHBOARDS["engine"]["templating"]["list"][1:]:
+    for variable in dashboard("engine")["templating"]["list"][1:]:
         asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
         assert asked is not None
         selector = filled_in(asked[1], chosen)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import ROOT, unavailable
 from image import Image, fetch_wheels
+from places import ROOT, unavailable
 from pods import DOCKERFILE, image_uid
 from servers import fetch, free_port, wait_for
 

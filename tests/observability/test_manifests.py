@@ -5,18 +5,19 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from conftest import ROOT
-from pods import check_pod, container, environment, split_gate
-from servers import RULES
+from places import ROOT, RULES
+from pods import DOCKERFILE, check_pod, container, environment, split_gate
 
 from ws_guard.exporter.app import create_app
 from ws_guard.settings import require_settings
+from ws_guard.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,6 +112,16 @@ def test_pod_monitor_finds_every_pod() -> None:
         assert endpoint["port"] == port["name"]
     ports = [rule["ports"][0]["port"] for rule in policy["ingress"] if "ports" in rule]
     assert ports == ["metrics", "http"]
+
+
+def test_one_release_everywhere() -> None:
+    chart = yaml.safe_load((FOLDER / "chart" / "Chart.yaml").read_text())
+    assert chart["appVersion"] == chart["version"] == __version__
+    assert f"\nARG VERSION={__version__}\n" in DOCKERFILE
+    files = [*FOLDER.glob("*.yaml"), ROOT / "docker-compose.yaml"]
+    tags = [tag for file in files for tag in re.findall(r"image: ws-guard:(\S+)", file.read_text())]
+    assert len(tags) == 7
+    assert set(tags) == {__version__}
 
 
 def test_prometheus_rule_is_the_rules() -> None:

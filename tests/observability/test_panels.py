@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from places import panels
 from play import DEMO, KILLED
-from test_dashboards import panels
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from conftest import ROOT
-from servers import RULES, exporter, fetch
+from places import ROOT, RULES
+from servers import exporter, fetch
 
 from ws_guard import cli
 from ws_guard.board import Board

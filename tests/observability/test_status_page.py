@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import ROOT
+from places import ROOT
 from servers import exporter
 
 from ws_guard.board import Board
