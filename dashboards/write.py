@@ -47,7 +47,11 @@ def _prometheus_rule(rules: str) -> str:
     head = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
-        "metadata": {"name": "ws-guard", "labels": {"app.kubernetes.io/name": "ws-guard"}},
+        "metadata": {
+            "name": "ws-guard",
+            "namespace": "vllm",
+            "labels": {"app.kubernetes.io/name": "ws-guard"},
+        },
     }
     # As text, so that comments stay.
     body = "".join(f"  {line}" if line.strip() else line for line in _body(rules))

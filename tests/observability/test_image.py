@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 from image import Image, fetch_wheels
-from places import ROOT, unavailable
-from pods import DOCKERFILE, image_uid
+from places import ENVIRONMENT, ROOT, needed, unavailable
+from pods import DOCKERFILE, container, image_uid
 from servers import fetch, free_port, wait_for
 
 from ws_guard.version import __version__
@@ -90,10 +91,9 @@ def test_size(image: Image) -> None:
 
 
 def test_the_user_is_nobody_else(image: Image) -> None:
-    container = image.container()
-    told = image.buildah("run", "--isolation", "chroot", container, "--", "id", "-u")
-    assert told == f"{image_uid()}\n"
-    told = image.buildah("run", "--isolation", "chroot", container, "--", "ws-guard", "--version")
+    run = ("run", "--isolation", "chroot", image.container(), "--")
+    assert image.buildah(*run, "id", "-u") == f"{image_uid()}\n"
+    told = image.buildah(*run, "ws-guard", "--version")
     assert told == f"ws-guard {__version__}\n"
 
 
@@ -160,6 +160,27 @@ def test_an_engine_that_is_not_root_is_read_where_its_uid_is_trusted(
         both = {"0": True, "1": True}
         wait_for("both workers", lambda: workers(f"http://127.0.0.1:{trusting}") == both)
         wait_for("root's worker", lambda: workers(f"http://127.0.0.1:{port}") == {"0": True})
+
+
+def test_the_probe_that_the_init_container_lays_out_is_installed(
+    image: Image, board: Path, judge: Callable[..., str]
+) -> None:
+    """What the engine's Python then sees on its PYTHONPATH: the package and its plugins."""
+    manifest = (ROOT / "dashboards" / "kubernetes" / "deployment.yaml").read_text()
+    pod = yaml.safe_load(manifest)["spec"]["template"]["spec"]
+    lay_out = container(pod, "probe")
+    (program,) = lay_out["args"]
+    command = [*lay_out["command"], program.replace("/ws-guard", "/mnt")]
+    with image.running(board, f"2000:{_GROUP}", command) as process:
+        assert process.wait(60) == 0
+    look = (
+        "from importlib.metadata import entry_points\nimport ws_guard\nprint(ws_guard.__file__)\n"
+        "print(*(p.name for g in ('vllm.general_plugins', 'sglang.srt.plugins')"
+        " for p in entry_points(group=g)))"
+    )
+    python = needed(ENVIRONMENT / "bin" / "python")
+    told = judge(str(python), "-c", look, env={"PYTHONPATH": str(board)}, cwd=str(board.parent))
+    assert told.splitlines() == [str(board / "ws_guard" / "__init__.py"), "ws_guard ws_guard"]
 
 
 def workers(url: str) -> dict[str, bool]:
