@@ -5,7 +5,7 @@ ARG PYTHON_IMAGE=python:3.12-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY ws_guard ws_guard
 RUN python3 -m venv --without-pip /opt/ws-guard \
     && python3 -m pip --python /opt/ws-guard/bin/python install --no-cache-dir '.[exporter]'

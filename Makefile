@@ -26,7 +26,7 @@ DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
 
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' ws_guard/version.py)
 
-.PHONY: demo test test-vllm test-observability generated lint format bench image clean
+.PHONY: demo test test-vllm test-observability generated lint format bench nightly image clean
 
 demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
 	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(filter-out 0 no,$(ONCE)),--once)
@@ -64,13 +64,21 @@ format: $(VENV)/.installed-test
 bench: $(VENV)/.installed-test
 	$(VENV)/bin/python -m benchmarks.probe
 	$(VENV)/bin/python -m benchmarks.scrape
+	$(VENV)/bin/python -m benchmarks.explain
+
+# What takes too long for every change: logs of 500 MB, and a fuzzer that looks for new paths.
+nightly: $(VENV)/.installed-test .venv-fuzz/.installed
+	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/explain
+	PYTHONPATH=. .venv-fuzz/bin/python tests/explain/fuzz_log.py -max_total_time=300 -rss_limit_mb=1024
+	$(VENV)/bin/python -m benchmarks.explain
 
 image:
 	docker build --tag ws-guard:$(VERSION) --build-arg VERSION=$(VERSION) \
 	  --build-arg REVISION=$$(git rev-parse HEAD) .
 
 clean:
-	rm -rf .venv .venv-flashinfer-* .venv-vllm .venv-observability dist .mypy_cache .ruff_cache .pytest_cache .coverage
+	rm -rf .venv .venv-flashinfer-* .venv-vllm .venv-observability .venv-fuzz dist \
+	  .mypy_cache .ruff_cache .pytest_cache .coverage
 
 $(VENV)/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)
@@ -83,6 +91,11 @@ $(VENV)/.installed: pyproject.toml Makefile
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e '.[exporter,plot,test]'
+	touch $@
+
+.venv-fuzz/.installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check atheris
 	touch $@
 
 # Another release of FlashInfer on top of .venv's packages: what is installed here comes first.

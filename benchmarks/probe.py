@@ -21,7 +21,6 @@ from ws_guard.board import open_board
 from ws_guard.probe.ledger import Ledger
 from ws_guard.probe.native_op import Positions, instrument
 from ws_guard.probe.recorder import Recorder
-from ws_guard.probe.tuning import Tuning
 from ws_guard.sizing import LAYOUTS, OPS
 
 OP = OPS["decode"]
@@ -67,7 +66,7 @@ def noop_wrapper(function: Native) -> Native:
 def probe(function: Native, board: str) -> Native:
     """Ours, on a real board."""
     recorder = Recorder(open_board(board), LAYOUTS["C"], list(OPS.values()), {})
-    return instrument(function, WHERE, Ledger(recorder, OP), Tuning())
+    return instrument(function, WHERE, Ledger(recorder, OP))
 
 
 def prometheus_client(function: Native) -> Native:

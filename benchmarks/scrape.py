@@ -54,7 +54,7 @@ def busy_worker(board: Board, rank: int) -> Slot:
         )  # fmt: skip
         row, word, _ = slot.add_row(shape, number)
         slot.words[word + COUNT_EAGER] += 1 + number
-        slot.record(row, Outcome.EAGER)
+        slot.begin_run(shape.op, row, Outcome.EAGER)
     return slot
 
 

@@ -8,7 +8,8 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .planning import carve, plan
-    from .probe.installation import Probe, install
+    from .probe import Probe, Provision, WorkspaceOverflowError, install
+    from .probe.installation import provision
     from .sizing import Carve, InputError, Plan, Refusal
 
 __all__ = [
@@ -16,11 +17,14 @@ __all__ = [
     "InputError",
     "Plan",
     "Probe",
+    "Provision",
     "Refusal",
+    "WorkspaceOverflowError",
     "__version__",
     "carve",
     "install",
     "plan",
+    "provision",
 ]
 
 # Loaded when asked for: the exporter never loads the probe, nor a worker the planner.
@@ -29,10 +33,13 @@ _HOMES = {
     "InputError": "sizing",
     "Plan": "sizing",
     "Probe": "probe",
+    "Provision": "probe",
     "Refusal": "sizing",
+    "WorkspaceOverflowError": "probe",
     "carve": "planning",
     "install": "probe",
     "plan": "planning",
+    "provision": "probe",
 }
 
 

@@ -227,6 +227,21 @@ def status(
 
 
 @app.command()
+def explain(
+    log: Annotated[str | None, typer.Argument(help="A log; - or none: standard input.")] = None,
+    board: Annotated[
+        str | None, typer.Option(help="Board directory: dead workers' slots instead of a log.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """From a crash log, or from dead workers' slots, to the setting that fixes it."""
+    from . import explain_command
+
+    settings = _settings(board=board)
+    return explain_command.run(log, settings, on_board=board is not None, as_json=as_json)
+
+
+@app.command()
 def demo(
     layout: Annotated[str | None, typer.Option(help="B or C (default: the installed one).")] = None,
     python: Annotated[

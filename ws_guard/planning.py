@@ -107,6 +107,8 @@ def carve(
     matters to layout A's ragged entry (default: batch_size * max_q_len), `counter_buffer_bytes` to
     layout C's decode and dsv4 (default: large enough). Raises `InputError` for impossible inputs.
     """
+    if entry not in sizing.ENTRIES:
+        raise InputError(f"entry must be one of {', '.join(sizing.ENTRIES)}, got {entry!r}")
     whole("workspace_bytes", workspace_bytes, least=0)
     whole("workspace_address", workspace_address, least=0)
     call = Call(

@@ -5,7 +5,7 @@ Plain text that survives a copy into a ticket.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .console import human_bytes
@@ -22,7 +22,7 @@ class Trouble(NamedTuple):
     """One call that did not fit, and everybody who met it. Sizes in bytes; None: not known.
 
     `ranks` are "engine/rank", `times` how often they met it in all, `last` the newest moment (ISO
-    8601). `recommended_bytes` and `env` say what to set.
+    8601). `recommended_bytes` and `env` say what to set; `layout` is the worker's FlashInfer's.
     """
 
     kind: str
@@ -42,14 +42,16 @@ class Trouble(NamedTuple):
     threshold_batch: int | None
     recommended_bytes: int | None
     env: tuple[tuple[str, str], ...]
+    layout: str | None = None
 
 
 def find_troubles(slots: Iterable[Observed]) -> list[Trouble]:
     """Every call that did not fit, ranks with the same one together; newest first."""
     met: dict[Trouble, Trouble] = {}
-    for event in (event for one in slots for event in events_of(one)):
+    events = ((slot.worker.layout, event) for slot in slots for event in events_of(slot))
+    for layout, event in events:
         if event["event"] in ("overflow", "overrun") and event["action"] in _TROUBLES:
-            trouble = _trouble(event)
+            trouble = _trouble(event)._replace(layout=layout)
             call = trouble._replace(ranks=(), times=0, last="")
             met[call] = _together(met[call], trouble) if call in met else trouble
     # Reversed afterwards, so that of the same millisecond the one told last comes first.
@@ -92,8 +94,8 @@ def _together(one: Trouble, other: Trouble) -> Trouble:
 _HEAD = ("batch", "heads", "q_len", "need", "slab asks", "available", "calls", "last (UTC)")
 
 
-def text(troubles: list[Trouble]) -> str:
-    """A table of calls, then what to set for each workspace."""
+def text(troubles: list[Trouble], verdicts: Sequence[str] = ()) -> str:
+    """A table of calls, the verdict on each as `explain` gives it, then what to set."""
     shown = troubles[:_MOST_ROWS]
     rows = [_HEAD, *map(_cells, shown)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
@@ -103,6 +105,7 @@ def text(troubles: list[Trouble]) -> str:
         lines += [_line(cells, widths), *(f"    {line}" for line in _details(trouble))]
     if len(troubles) > len(shown):
         lines.append(f"  and {len(troubles) - len(shown)} more")
+    lines += ["", *(f"  {verdict}" for verdict in verdicts[:_MOST_ROWS])] if verdicts else []
     return "\n".join([*lines, "", *(f"  {line}" for line in _advice(troubles)), ""])
 
 

@@ -14,6 +14,7 @@ import torch
 from ws_guard.sizing import (
     ENTRY_OF_OP,
     LAYOUTS,
+    OPS,
     Call,
     InputError,
     Layout,
@@ -56,8 +57,8 @@ class NativeModule:
         if known is None:
             raise InputError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
         for op, names in parameters.items():
-            if op not in ENTRY_OF_OP:
-                raise InputError(f"op must be one of {', '.join(ENTRY_OF_OP)}, got {op!r}")
+            if op not in OPS.values():
+                raise InputError(f"op must be one of {', '.join(OPS.values())}, got {op!r}")
             setattr(self, op, NativeOp(op, known, tuple(names)))
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from . import postmortem
 from .board import BoardError
 from .child import Child, held_signals
+from .explain.board import explain_troubles
+from .explain.text import verdict_lines
 from .exporter.events import EventLog
 from .exporter.refresh import Refresher, board_refresher
 from .exporter.server import Exporter, ServeError
@@ -124,7 +126,7 @@ def look_back(refresher: Refresher, board: RunBoard, started_ns: int) -> None:
     troubles = postmortem.find_troubles(slots)
     alive = sum(one.worker.alive for one in slots)
     if troubles:
-        _say(postmortem.text(troubles))
+        _say(postmortem.text(troubles, verdict_lines(explain_troubles(troubles))))
     if board.private and (troubles or alive):
         board.keep()
         why = f", {alive} of its workers still alive" if alive else ""

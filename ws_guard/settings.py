@@ -26,6 +26,7 @@ class Settings(NamedTuple):
     trusted_uids: tuple[int, ...]
     sizing: str
     on_overflow: str
+    zone_interval_seconds: float
     listen: str
     expected_workers: int | None
     min_margin_bytes: int
@@ -90,6 +91,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII) is None or not 0.01 <= float(text) <= 3600:
+        raise ValueError("use seconds from 0.01 to 3600")
+    return float(text)
+
+
 def _uids(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isascii() and part.isdigit() for part in parts):
@@ -112,6 +119,7 @@ DECLARED: dict[str, tuple[str, _Parser, Any]] = {
     "WS_GUARD_TRUSTED_UIDS": ("trusted_uids", _uids, ()),
     "WS_GUARD_SIZING": ("sizing", _one_of(*SIZING_MODES), "auto"),
     "WS_GUARD_ON_OVERFLOW": ("on_overflow", _one_of(*ON_OVERFLOW_ACTIONS), "observe"),
+    "WS_GUARD_ZONE_INTERVAL": ("zone_interval_seconds", _seconds, 1.0),
     "WS_GUARD_LISTEN": ("listen", _listen, DEFAULT_LISTEN),
     "WS_GUARD_EXPECTED_WORKERS": ("expected_workers", _count, None),
     "WS_GUARD_MIN_MARGIN_BYTES": ("min_margin_bytes", parse_size, 0),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ws_guard.board import Board, Outcome, Shape, Slot, SlotReader, SlotView
-from ws_guard.board.format import COUNT_EAGER, EXACT_ROWS, ROW_BYTES, ROWS_OFFSET
+from ws_guard.board.format import COUNT_EAGER, EXACT_ROWS, LANES, ROW_BYTES, ROWS_OFFSET
 from ws_guard.board.liveness import pid_start_ticks
 
 #: What a slot holds that its worker has left.
@@ -206,7 +206,7 @@ def come_and_go(slot: Slot) -> None:
 
 
 def hammer(slot: Slot) -> None:
-    """New rows, counts, ring and documents without a pause."""
+    """New rows, counts, runs of every lane and documents without a pause."""
     _told(slot)
     written = 0
     rows: list[tuple[int, int]] = []
@@ -217,7 +217,7 @@ def hammer(slot: Slot) -> None:
             rows.append((number, word))
         number, word = rows[written % len(rows)]
         slot.words[word + COUNT_EAGER] += 1
-        slot.record(number, Outcome.EAGER)
+        slot.begin_run(written % LANES, number, Outcome.EAGER)
         slot.describe(woven_document(written))
 
 

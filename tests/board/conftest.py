@@ -64,14 +64,14 @@ def slot(board: Board) -> Iterator[Slot]:
 
 @pytest.fixture
 def path(board: Board) -> str:
-    """A slot that its worker has left: three rows, a document, an event, two calls."""
+    """A slot that its worker has left: three rows, a document, an event, two runs."""
     slot = Slot.on_board(board)
     slot.describe(LEFT_DOCUMENT)
     for batch in range(1, LEFT_ROWS + 1):
         number, word, _ = slot.add_row(make_shape(batch=batch), 0)
         slot.words[word + COUNT_EAGER] += batch
-    slot.record(0, Outcome.EAGER)
-    slot.record(number, Outcome.OVERFLOW)
+    slot.begin_run(0, 0, Outcome.EAGER)
+    slot.begin_run(0, number, Outcome.OVERFLOW)
     slot.add_event(0, OVERFLOW, 0)
     found = str(slot.path)
     slot.drop()

@@ -17,11 +17,12 @@ from ws_guard.board.format import (
     EXACT_ROWS,
     FOLD_ROWS,
     HEADER_BYTES,
+    LANES,
     MAGIC,
     MAX_BYTES,
     MAX_OPS,
-    RING_CALLS,
     RING_OFFSET,
+    RING_RUNS,
     ROW_BYTES,
     ROWS_OFFSET,
     SHAPE_BYTES,
@@ -29,17 +30,17 @@ from ws_guard.board.format import (
     Header,
     event_word,
     fold_class,
-    pack_call,
+    pack_run,
     pack_shape,
     seal,
-    unpack_call,
+    unpack_run,
     unpack_shape,
 )
 
 #: The largest value of every number in a row, by its documented width.
 LARGEST = {
     **dict.fromkeys(("op", "workspace", "address_mod_16"), 255),
-    **dict.fromkeys(("sm_count", "top_k", "qk", "vo"), 65_535),
+    **dict.fromkeys(("sm_count", "top_k", "qk", "vo", "kv_heads"), 65_535),
     **dict.fromkeys(("batch", "heads", "q_len"), 4_294_967_295),
     **dict.fromkeys(("workspace_bytes", "first_seen_ns"), 18_446_744_073_709_551_615),
     # All ones stand for None.
@@ -76,13 +77,13 @@ numbers = {name: st.integers(0, largest) for name, largest in LARGEST.items()}
 optional = {name: st.none() | numbers[name] for name in ("sum_q", "counter_buffer_bytes")}
 
 
-@given(st.builds(Shape, **{**numbers, **optional, "lse": st.booleans()}))
+@given(st.builds(Shape, **{**numbers, **optional, "lse": st.booleans(), "sm90_fp8": st.booleans()}))
 def test_every_shape_survives(shape: Shape) -> None:
     assert repacked(shape) == shape
 
 
 def test_fields_are_those_of_a_shape() -> None:
-    assert set(LARGEST) | {"lse"} == set(Shape._fields)
+    assert set(LARGEST) | {"lse", "sm90_fp8"} == set(Shape._fields)
 
 
 @pytest.mark.parametrize("outcome", Outcome)
@@ -90,13 +91,13 @@ def test_fields_are_those_of_a_shape() -> None:
 # 46 bits of 1,024 ns, 834 days.
 @pytest.mark.parametrize("ticks", [0, 1, (1 << 46) - 1])
 def test_limits_of_a_ring_word_survive(ticks: int, row: int, outcome: Outcome) -> None:
-    word = pack_call(ticks * 1024, row, outcome)
+    word = pack_run(ticks * 1024, row, outcome)
     assert 0 < word < 1 << 64
-    assert unpack_call(word) == (ticks * 1024, row, outcome)
+    assert unpack_run(word) == (ticks * 1024, row, outcome)
 
 
 def test_time_in_a_ring_word_is_cut_to_1024_ns() -> None:
-    assert unpack_call(pack_call(5 * 1024 + 1023, 7, Outcome.EAGER))[0] == 5 * 1024
+    assert unpack_run(pack_run(5 * 1024 + 1023, 7, Outcome.EAGER))[0] == 5 * 1024
 
 
 def test_documented_places_are_the_real_ones() -> None:
@@ -105,7 +106,7 @@ def test_documented_places_are_the_real_ones() -> None:
     assert places == [
         [0, 1, HEADER_BYTES, 1],
         [DOCUMENT_OFFSET, 2, DOCUMENT_BYTES, 1],
-        [RING_OFFSET, 1, 8 * RING_CALLS, 1],
+        [RING_OFFSET, 1, 8 * RING_RUNS, 1],
         [ROWS_OFFSET, 1, EXACT_ROWS + FOLD_ROWS, ROW_BYTES],
     ]
     # Each begins where the one before it ends.
@@ -120,7 +121,7 @@ DOC = slot_format.__doc__ or ""
 @pytest.mark.parametrize(
     ("words", "constant"),
     [
-        (r"last ([\d,]+) calls, one word each", RING_CALLS),
+        (r"last ([\d,]+) runs of calls, one word each", RING_RUNS),
         (r"first ([\d,]+) rows are taken", EXACT_ROWS),
         (r"remaining ([\d,]+), one per", FOLD_ROWS),
         (r"format version (\d)", slot_format.VERSION),
@@ -164,8 +165,13 @@ def test_event_counters_have_a_header_word_each() -> None:
         for action in range(len(ACTIONS))
     ]
     assert len(set(words)) == 8 * 2 * 3
-    assert min(words) > max(word for word in Header if word is not Header.EVENTS)
-    assert max(words) < HEADER_BYTES // 8
+    tables = (Header.EVENTS, Header.LAST_RUN, Header.LAST_CALL)
+    assert min(words) > max(word for word in Header if word not in tables)
+    # Then the tables by lane: eight ops and the replays.
+    assert max(words) < Header.LAST_RUN
+    assert LANES == 8 + 1
+    assert Header.LAST_RUN + LANES <= Header.LAST_CALL
+    assert Header.LAST_CALL + LANES <= HEADER_BYTES // 8
 
 
 def test_a_seal_marks_a_row_as_taken_and_knows_every_bit() -> None:

@@ -36,7 +36,7 @@ from ws_guard.board.format import (
     SLOT_BYTES,
     Header,
     Shape,
-    pack_call,
+    pack_run,
 )
 
 if TYPE_CHECKING:
@@ -176,12 +176,13 @@ def test_more_rows_than_there_are_add_none(path: str, look: Look, count: int) ->
 
 @pytest.mark.parametrize("row", [LEFT_ROWS, 14_464, 16_383])
 def test_a_call_of_a_missing_row_is_passed_over(path: str, look: Look, row: int) -> None:
-    patch_word(path, RING_OFFSET // 8, pack_call(0, row, Outcome.EAGER))
+    patch_word(path, RING_OFFSET // 8, pack_run(0, row, Outcome.EAGER))
     assert [call.shape.batch for call in look().calls] == [3]
 
 
 def test_a_call_of_no_known_outcome_is_handed_on(path: str, look: Look) -> None:
     patch_word(path, RING_OFFSET // 8, NONE >> 18 << 18 | 15)
+    patch_word(path, Header.ATTACHED_CLOCK, 0)
     view = look()
     assert (view.calls[-1].shape.batch, view.calls[-1].outcome) == (1, 15)
     assert view.calls[-1].at_ns == view.attached_ns + ((1 << 46) - 1) * 1024

@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import threading
+import time
 from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from board_worker import make_shape, read
 
-from ws_guard.board import OVERFLOW, OVERRUN, Board, Outcome, Shape, Slot
+from ws_guard.board import ACTIONS, OVERFLOW, OVERRUN, Board, Outcome, Shape, Slot
 from ws_guard.board.format import (
     COUNT_EAGER,
     COUNT_REPLAYED,
@@ -212,10 +213,10 @@ def test_even_the_rows_for_the_rest_run_out_without_harm(board: Board, slot: Slo
 # -- calls and events -------------------------------------------------------------------------
 
 
-def test_the_ring_keeps_the_last_1024_calls_in_order(board: Board, slot: Slot) -> None:
+def test_the_ring_keeps_the_last_1024_runs_in_order(board: Board, slot: Slot) -> None:
     rows = [slot.add_row(make_shape(batch=batch), 0)[0] for batch in range(1_100)]
     for row in rows:
-        slot.record(row, Outcome.EAGER)
+        slot.begin_run(0, row, Outcome.EAGER)
     calls = read(board, slot.path).calls
     assert sorted(call.shape.batch for call in calls) == list(range(76, 1_100))
     assert {call.outcome for call in calls} == {Outcome.EAGER}
@@ -234,6 +235,37 @@ def test_events_are_counted_stamped_and_taken_back(board: Board, slot: Slot) -> 
     assert view.last_overflow_ns >= view.attached_ns
     assert view.last_overrun_ns == 0
     assert slot.saw_trouble()
+
+
+@pytest.mark.parametrize("kind", [OVERFLOW, OVERRUN])
+@pytest.mark.parametrize(
+    ("actions", "seconds_ago", "evidence"),
+    [
+        (["split"], 0, False),
+        (["raised"], 0, True),
+        (["raised"], 60, True),
+        (["raised"], 61, False),
+        (["observed"], 1_000_000, True),
+        # The one that was split did not take the worker down, nor did it before.
+        (["raised", "split"], 61, False),
+        (["observed", "raised", "split"], 61, True),
+    ],
+)
+def test_evidence_is_what_the_worker_may_have_died_of(
+    kind: int,
+    actions: list[str],
+    seconds_ago: float,
+    evidence: bool,
+    slot: Slot,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It exits so many seconds after its last event."""
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    for action in actions:
+        slot.add_event(0, kind, ACTIONS.index(action))
+    monkeypatch.setattr(time, "monotonic", lambda: now + seconds_ago)
+    assert slot.saw_trouble() is evidence
 
 
 def test_an_event_of_another_slot_can_be_taken_back_without_harm(slot: Slot) -> None:

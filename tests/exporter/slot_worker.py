@@ -12,6 +12,7 @@ from ws_guard.board.format import (
     COUNT_EAGER,
     COUNT_REPLAYED,
     COUNT_TUNING,
+    REPLAYS,
     SUM_EAGER,
     SUM_REPLAYED,
 )
@@ -117,7 +118,7 @@ class SlotWorker:
         outcome: Outcome | None = Outcome.EAGER,
         **shape: object,
     ) -> None:
-        """`count` native calls; the ring keeps one of them, with its outcome."""
+        """`count` native calls; the ring keeps them as a run with this outcome."""
         key = (batch, tuple(shape.items()))
         if key not in self._rows:
             self._rows[key] = self.slot.add_row(make_shape(batch, **shape), batch)
@@ -126,7 +127,8 @@ class SlotWorker:
         if folded and mode in SUM_WORDS:
             self.slot.words[word + SUM_WORDS[mode]] += count * batch
         if outcome is not None:
-            self.slot.record(row, outcome)
+            lane = REPLAYS if mode == "replayed" else int(str(shape.get("op", 0)))
+            self.slot.begin_run(lane, row, outcome)
 
     def event(self, kind: int, action: str = "observed", op: int = 0, count: int = 1) -> None:
         """Count an overflow or overrun."""

@@ -138,10 +138,18 @@ def test_an_unknown_layout_leaves_sizes_unknown(attach: Attach, watch: BoardWatc
 
 
 def test_an_unknown_op_is_counted_all_the_same(attach: Attach, watch: BoardWatch) -> None:
-    attach(ops=["xqa_wrapper"]).call(4)
+    attach(ops=["cudnn_decode"]).call(4)
     (op,) = the_worker(watch).ops
-    assert (op.op, op.calls) == ("xqa_wrapper", {"eager": 1})
+    assert (op.op, op.calls) == ("cudnn_decode", {"eager": 1})
     assert the_site(watch).peak is None
+
+
+def test_xqa_is_sized_without_a_layout(attach: Attach, watch: BoardWatch) -> None:
+    attach(ops=["xqa_wrapper"], layout=None).call(200)
+    peak = the_site(watch).peak
+    assert peak is not None
+    # Above half the SMs no scratch: 8 MiB of semaphores
+    assert (peak.need_bytes, peak.overflow_threshold_batch) == (8_388_608, None)
 
 
 @pytest.mark.parametrize("wrong", [{"heads": 0}, {"sm_count": 0}, {"q_len": 0}, {"sm_count": 9999}])

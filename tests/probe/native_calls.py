@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ws_guard.contract import Contract, installed_contract
+from ws_guard.probe.calls import NativeCall, NativeFunction
+from ws_guard.probe.graphs import Graphs
 from ws_guard.probe.ledger import Ledger
-from ws_guard.probe.native_op import NativeFunction, instrument, positions_of
+from ws_guard.probe.native_op import instrument, positions_of
+from ws_guard.probe.parts import Parts
+from ws_guard.probe.split import Splitter
 from ws_guard.probe.tuning import Tuning
 from ws_guard.reference import NativeModule
 from ws_guard.sizing import OPS
@@ -30,9 +34,10 @@ class Watched(NamedTuple):
     contract: Contract
     ledger: Ledger
     tuning: Tuning
+    graphs: Graphs
 
     def over(self, native: NativeFunction) -> NativeFunction:
-        return instrument(native, positions_of(self.contract, DECODE), self.ledger, self.tuning)
+        return instrument(native, positions_of(self.contract, DECODE), self.ledger)
 
     def at(self, parameter: str) -> int:
         """Position of a native parameter."""
@@ -47,13 +52,28 @@ class Watched(NamedTuple):
         return native
 
 
+class Told(NamedTuple):
+    """Arguments that say what a call is."""
+
+    call: NativeCall
+
+    def read(self, _args: tuple[Any, ...]) -> NativeCall:
+        return self.call
+
+    def with_workspace(self, args: tuple[Any, ...], _workspace: object) -> tuple[Any, ...]:
+        return args
+
+
 #: Read once: it is a large source.
 contract = functools.cache(installed_contract)
 
 
-def watch(recorder: Recorder) -> Watched:
+def watch(recorder: Recorder, on_overflow: str = "observe") -> Watched:
     """A decode whose calls `recorder` records."""
-    return Watched(contract(), Ledger(recorder, DECODE), Tuning())
+    splitters = {DECODE: Splitter(contract().signatures[DECODE])}
+    parts = Parts.of(recorder, on_overflow, splitters)
+    ledger = Ledger(recorder, DECODE, parts)
+    return Watched(contract(), ledger, parts.tuning, parts.graphs)
 
 
 def decode_arguments(

@@ -165,8 +165,6 @@ def test_disabled_by_setting(
         ("WS_GUARD_SIZING", "maybe", "use auto or off"),
         ("WS_GUARD_EXPECTED_WORKERS", "many", "use a whole number from 1 up"),
         ("WS_GUARD_ON_OVERFLOW", "explode", "use observe or raise or split"),
-        ("WS_GUARD_ON_OVERFLOW", "raise", "not supported yet: use observe"),
-        ("WS_GUARD_ON_OVERFLOW", "split", "not supported yet: use observe"),
     ],
 )
 def test_bad_setting_is_a_problem_and_the_default_is_used(
@@ -199,11 +197,30 @@ def test_log_handler_that_raises_does_not_stop_the_worker(
     assert len(slot().document["problems"]) == 1
 
 
-@pytest.mark.parametrize("action", ["raise", "split", "explode"])
-def test_action_that_cannot_be_done_is_refused(action: str, board: str) -> None:
-    with pytest.raises(InputError, match=f"on_overflow '{action}' is not supported yet"):
-        install(on_overflow=action, board=board)
+def test_action_that_cannot_be_done_is_refused(board: str) -> None:
+    allowed = "on_overflow is one of observe, raise, split, got 'explode'"
+    with pytest.raises(InputError, match=allowed):
+        install(on_overflow="explode", board=board)
     assert not os.path.exists(board)
+
+
+@pytest.mark.parametrize("action", ["observe", "raise", "split"])
+@pytest.mark.parametrize("by_setting", [True, False])
+def test_action_is_told(
+    by_setting: bool,
+    action: str,
+    installed: Callable[..., Probe],
+    slot: ReadSlot,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if by_setting:
+        monkeypatch.setenv("WS_GUARD_ON_OVERFLOW", action)
+        installed()
+    else:
+        monkeypatch.setenv("WS_GUARD_ON_OVERFLOW", "observe")
+        installed(on_overflow=action)
+    assert slot().document["info"]["on_overflow"] == action
+    assert slot().document["problems"] == []
 
 
 def test_unknown_group_leaves_the_worker_unobserved(

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
 import traceback
 import weakref
 from pathlib import Path
@@ -22,7 +23,7 @@ if importlib.util.find_spec("flashinfer") is None:
 from native_calls import DECODE, MIB, Watched, decode_arguments, watch, workspace  # noqa: E402
 
 from ws_guard.board import OVERFLOW, Outcome, SlotView  # noqa: E402
-from ws_guard.board.format import EXACT_ROWS, RING_CALLS, Header  # noqa: E402
+from ws_guard.board.format import EXACT_ROWS, RING_RUNS, Header  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,20 +147,55 @@ def test_what_decides_a_carve_tells_shapes_apart(
 ) -> None:
     usual = {"batch": 16, "workspace": workspace()}
     op = watched.over(nothing)
-    for options in (usual, usual | change, usual):
-        op(*decode_arguments(**options))
-    assert [row.eager for row in slot().rows] == [2, 1]
+    for options in (usual, usual | change) * 10:
+        for _ in range(3):
+            op(*decode_arguments(**options))
+    assert [row.eager for row in slot().rows] == [30, 30]
 
 
-def test_ring_holds_the_last_calls_in_order(watched: Watched, slot: ReadSlot) -> None:
+def test_ring_holds_the_last_runs_in_order(watched: Watched, slot: ReadSlot) -> None:
+    """Steps of 5 calls each, as of a model of 5 layers, of three batches in turn."""
     op, buffer = watched.over(nothing), workspace()
     calls = [decode_arguments(batch, buffer) for batch in (1, 2, 3)]
-    for n in range(RING_CALLS + 50):
-        op(*calls[n % 3])
+    for n in range(RING_RUNS + 50):
+        for _ in range(5):
+            op(*calls[n % 3])
     told = slot().calls
-    assert len(told) == RING_CALLS
+    assert [call.shape.batch for call in told] == [1 + n % 3 for n in range(50, RING_RUNS + 50)]
     assert sorted(call.at_ns for call in told) == [call.at_ns for call in told]
-    assert eager(slot()) == RING_CALLS + 50
+    assert eager(slot()) == 5 * (RING_RUNS + 50)
+
+
+def test_last_call_is_known_to_the_moment(watched: Watched, slot: ReadSlot) -> None:
+    """The ring has the run; when its last call was stands in the header."""
+    op, arguments = watched.over(nothing), decode_arguments(16, workspace())
+    for _ in range(10):
+        before = time.time_ns()
+        op(*arguments)
+        after = time.time_ns()
+        (call,) = slot().calls
+        # Two clocks, read one after the other at the start, and a float of seconds.
+        assert before - 1_000_000 <= call.at_ns <= after + 1_000_000
+
+
+def test_views_of_one_workspace_are_one_workspace(watched: Watched, slot: ReadSlot) -> None:
+    """SGLang makes a view for each call: another tensor object at the same address."""
+    op, buffer = watched.over(nothing), workspace()
+    for _ in range(10):
+        op(*decode_arguments(16, buffer.view(-1)))
+    assert [row.eager for row in slot().rows] == [10]
+    assert len(slot().calls) == 1
+
+
+def test_batches_within_one_shape_of_query_are_told_apart(watched: Watched, slot: ReadSlot) -> None:
+    """Batch and query length are arguments of their own: only their product shows in the query."""
+    op, arguments = watched.over(nothing), decode_arguments(16, workspace())
+    for batch, q_len in ((16, 1), (8, 2), (4, 4)) * 10:
+        arguments[watched.at("batch_size")] = batch
+        arguments[watched.at("max_q_len")] = q_len
+        op(*arguments)
+    shapes = [(row.shape.batch, row.shape.q_len, row.eager) for row in slot().rows]
+    assert shapes == [(16, 1, 10), (8, 2, 10), (4, 4, 10)]
 
 
 def test_refusal_is_on_the_board_before_the_call(watched: Watched, slot: ReadSlot) -> None:
@@ -263,7 +299,7 @@ def test_refusal_within_the_autotuner_is_no_event(watched: Watched, slot: ReadSl
     def native(*_args: object) -> NoReturn:
         raise RuntimeError(REFUSAL)
 
-    watched.tuning.tuner.is_tuning_mode = True
+    watched.tuning._note(True)
     for batch in (16, REFUSED_BATCH):
         with pytest.raises(RuntimeError):
             watched.over(native)(*decode_arguments(batch, workspace()))
@@ -275,10 +311,13 @@ def test_refusal_within_the_autotuner_is_no_event(watched: Watched, slot: ReadSl
 def test_known_shape_within_the_autotuner_is_no_traffic(watched: Watched, slot: ReadSlot) -> None:
     op, arguments = watched.over(nothing), decode_arguments(16, workspace())
     for tuning in (False, True, False):
-        watched.tuning.tuner.is_tuning_mode = tuning
-        op(*arguments)
+        watched.tuning._note(tuning)
+        for _ in range(10):
+            op(*arguments)
     (row,) = slot().rows
-    assert (row.eager, row.tuning) == (2, 1)
+    assert (row.eager, row.tuning) == (20, 10)
+    outcomes = [call.outcome for call in slot().calls]
+    assert outcomes == [Outcome.EAGER, Outcome.TUNING, Outcome.EAGER]
 
 
 # -- what goes wrong inside ------------------------------------------------------------------------
@@ -339,9 +378,9 @@ def test_garbage_reaches_the_native_function_untouched(
 def test_empty_step_is_no_error(watched: Watched, slot: ReadSlot) -> None:
     """Idle data-parallel ranks step with no rows; the real launcher carves no stats then."""
     op = watched.over(nothing)
-    for _ in range(2):
+    for _ in range(10):
         op(*decode_arguments(0, workspace(512)))
-    assert eager(slot()) == 2
+    assert eager(slot()) == 10
     assert (slot().events, slot().probe_errors) == ({}, 0)
 
 
@@ -510,7 +549,7 @@ def test_slot_closed_under_running_threads(watched: Watched, recorder: Recorder)
     def close_soon(number: int) -> None:
         if number:
             return work(number)
-        while not watched.ledger.rows:
+        while not watched.ledger.known:
             pass
         recorder.close()
         return closed.set()

@@ -139,7 +139,7 @@ def test_close_takes_the_slot_away(recorder: Recorder, board: str) -> None:
 
 
 def test_close_leaves_the_evidence_of_an_overflow(recorder: Recorder, slot: ReadSlot) -> None:
-    recorder.add_event(DECODE, OVERFLOW)
+    recorder.add_event(DECODE, OVERFLOW, "observed")
     recorder.close()
     assert (slot().alive, slot().closed) == (False, False)
     assert list(slot().events.values()) == [1]
@@ -148,7 +148,7 @@ def test_close_leaves_the_evidence_of_an_overflow(recorder: Recorder, slot: Read
 def test_close_without_evidence_takes_the_slot_away_all_the_same(
     recorder: Recorder, board: str
 ) -> None:
-    recorder.add_event(DECODE, OVERFLOW)
+    recorder.add_event(DECODE, OVERFLOW, "observed")
     recorder.close(keep_evidence=False)
     assert os.listdir(board) == []
 
@@ -157,7 +157,7 @@ def test_nothing_reaches_the_board_after_close(
     recorder: Recorder, board: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder.close()
-    recorder.add_event(DECODE, OVERFLOW)
+    recorder.add_event(DECODE, OVERFLOW, "observed")
     recorder.stumbled("late")
     recorder.describe(engine="1")
     recorder.forget_slot()
@@ -192,7 +192,7 @@ def full_disk() -> Iterator[None]:
 @pytest.mark.usefixtures("full_disk")
 def test_full_board_is_warned_of_once(board: str, caplog: pytest.LogCaptureFixture) -> None:
     recorder = recorder_on(board)
-    recorder.add_event(DECODE, OVERFLOW)
+    recorder.add_event(DECODE, OVERFLOW, "observed")
     recorder.close()
     assert os.listdir(board) == []
     (line,) = caplog.messages
@@ -211,7 +211,7 @@ def test_unusable_board_is_warned_of_once(
     (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING, "ws_guard"):
         recorder = recorder_on(path.format(tmp=tmp_path))
-        recorder.add_event(DECODE, OVERFLOW)
+        recorder.add_event(DECODE, OVERFLOW, "observed")
         recorder.describe(engine="1")
         recorder.close()
     assert len(caplog.messages) == 1
@@ -282,7 +282,7 @@ def test_parents_lock_is_not_kept_by_its_child(recorder: Recorder, slots: ReadSl
     )
     child.start()
     ours.recv()
-    recorder.add_event(DECODE, OVERFLOW)
+    recorder.add_event(DECODE, OVERFLOW, "observed")
     recorder.close()
     (left,) = slots()
     assert not left.alive
@@ -295,7 +295,7 @@ def test_a_starting_worker_removes_the_dead_slot_of_its_identity(
     recorder: Recorder, board: str, slots: ReadSlots
 ) -> None:
     recorder.describe(rank="3")
-    recorder.add_event(DECODE, OVERFLOW)
+    recorder.add_event(DECODE, OVERFLOW, "observed")
     recorder.close()
     (dead,) = slots()
     assert not dead.alive

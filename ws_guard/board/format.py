@@ -8,8 +8,12 @@ hosts order nothing between words: what spans several of them carries a checksum
     0           4,096       header words, see `Header`
     4,096       2 x 16,384  document, two copies: length, CRC-32, UTF-8 JSON. The header's
                             `document` word counts publications; its lowest bit picks the copy
-    36,864      8,192       ring: the last 1,024 calls, one word each, see `pack_call`
+    36,864      8,192       ring: the last 1,024 runs of calls, one word each, see `pack_run`
     45,056      16,000 x 128  rows, see `Shape` and the COUNT_ words
+
+A run is calls of one shape in a row, as the layers of a model make them. Each op has its current
+run, and replays of graphs have one more: these are the lanes. The header says of each lane when its
+last call was and what run it belongs to; a call that went wrong is a run of its own.
 
 A row is one shape of call: what decides its slabs. Words 1 to 8 say the shape, word 0 holds their
 CRC-32 and a set bit 32; they are written once. Words 9 to 12 count its calls by mode. When the
@@ -30,7 +34,7 @@ VERSION = 1
 
 HEADER_BYTES = 4096
 DOCUMENT_BYTES = 16_384
-RING_CALLS = 1024
+RING_RUNS = 1024
 ROW_BYTES = 128
 ROW_WORDS = ROW_BYTES // 8
 EXACT_ROWS = 14_464
@@ -38,7 +42,7 @@ FOLD_ROWS = 1_536
 
 DOCUMENT_OFFSET = HEADER_BYTES
 RING_OFFSET = DOCUMENT_OFFSET + 2 * DOCUMENT_BYTES
-ROWS_OFFSET = RING_OFFSET + 8 * RING_CALLS
+ROWS_OFFSET = RING_OFFSET + 8 * RING_RUNS
 SLOT_BYTES = ROWS_OFFSET + ROW_BYTES * (EXACT_ROWS + FOLD_ROWS)
 
 #: No version's slot is larger; readers look into no larger file.
@@ -57,8 +61,18 @@ NONE = (1 << 64) - 1
 UINT8, UINT16, UINT32, UINT64 = (1 << 8) - 1, (1 << 16) - 1, (1 << 32) - 1, NONE
 
 
+#: A lane for each op, and the last one for replays.
+LANES = MAX_OPS + 1
+REPLAYS = MAX_OPS
+
+
 class Header(IntEnum):
-    """Header words. `EVENTS` begins a table of [op][overflow, overrun][action] counters."""
+    """Header words. `EVENTS` begins a table of [op][overflow, overrun][action] counters.
+
+    `LAST_RUN` and `LAST_CALL` begin tables by lane: the word of its current run as it stands in the
+    ring, and when its last call was. That and `ATTACHED_CLOCK` are seconds of the monotonic clock
+    as float64, which is stored faster than a large int; ring words hold the same clock.
+    """
 
     MAGIC = 0
     VERSION = 1
@@ -74,7 +88,10 @@ class Header(IntEnum):
     PROBE_ERRORS = 11
     LAST_OVERFLOW_NS = 12
     LAST_OVERRUN_NS = 13
+    ATTACHED_CLOCK = 14
     EVENTS = 16
+    LAST_RUN = 64
+    LAST_CALL = 80
 
 
 def event_word(op: int, kind: int, action: int) -> int:
@@ -92,23 +109,31 @@ class Outcome(IntEnum):
     OVERRUN = 5
     RAISED = 6
     SPLIT = 7
+    REPLAYED = 8
 
 
-_TICK_BITS = 10
+#: Outcomes of calls that went wrong: each is a run of its own.
+EVENTS = frozenset({Outcome.OVERFLOW, Outcome.OVERRUN, Outcome.RAISED, Outcome.SPLIT})
+
+#: Bits of a clock that a ring word leaves out: its ticks are 1,024 ns.
+TICK_BITS = 10
 _ROW_BITS = 14
 _OUTCOME_BITS = 4
+#: Bits of a ring word below its time: row and outcome.
+CODE_BITS = _ROW_BITS + _OUTCOME_BITS
 
 
-def pack_call(elapsed_ns: int, row: int, outcome: Outcome) -> int:
-    """One ring word: 46 bits of time since attach in 1,024 ns, 14 of row, 4 of outcome."""
-    return (elapsed_ns >> _TICK_BITS << _ROW_BITS | row) << _OUTCOME_BITS | outcome
+def pack_run(clock_ns: int, row: int, outcome: Outcome) -> int:
+    """One ring word: 46 bits for the monotonic clock at its first call, in 1,024 ns, 14 for the
+    row, 4 for the outcome."""
+    return (clock_ns >> TICK_BITS << _ROW_BITS | row) << _OUTCOME_BITS | outcome
 
 
-def unpack_call(word: int) -> tuple[int, int, int]:
-    """(elapsed_ns, row, outcome) of a ring word."""
+def unpack_run(word: int) -> tuple[int, int, int]:
+    """(clock_ns, row, outcome) of a ring word."""
     outcome = word & ((1 << _OUTCOME_BITS) - 1)
     row = word >> _OUTCOME_BITS & ((1 << _ROW_BITS) - 1)
-    return word >> (_OUTCOME_BITS + _ROW_BITS) << _TICK_BITS, row, outcome
+    return word >> CODE_BITS << TICK_BITS, row, outcome
 
 
 class Shape(NamedTuple):
@@ -116,7 +141,8 @@ class Shape(NamedTuple):
 
     `op` and `workspace` are positions in the document's lists `ops` and `workspaces`; a
     workspace beyond them is `other`. `sum_q` and `counter_buffer_bytes` are None where they do not
-    matter; `qk`, `vo`, `top_k` are the head dims (0: unknown).
+    matter; `qk`, `vo`, `top_k` are the head dims (0: unknown). `kv_heads` (0: unknown) and
+    `sm90_fp8`, the FP8 kernel of Hopper, matter to XQA.
     """
 
     op: int
@@ -134,18 +160,20 @@ class Shape(NamedTuple):
     sum_q: int | None
     counter_buffer_bytes: int | None
     first_seen_ns: int
+    kv_heads: int = 0
+    sm90_fp8: bool = False
 
 
-_SHAPE = struct.Struct("<BBBBHHIIIHHQQQQ8x")
+_SHAPE = struct.Struct("<BBBBHHIIIHHQQQQH6x")
 SHAPE_BYTES = _SHAPE.size
-_LSE = 1
+_LSE, _SM90_FP8 = 1, 2
 
 
 def pack_shape(shape: Shape) -> bytes:
     """Words 1 to 8 of a row. Numbers beyond a field's range stay at its nearest value."""
     return _SHAPE.pack(
         _fit(shape.op, UINT8),
-        _LSE if shape.lse else 0,
+        _LSE * shape.lse | _SM90_FP8 * shape.sm90_fp8,
         _fit(shape.workspace, UINT8),
         _fit(shape.address_mod_16, UINT8),
         _fit(shape.sm_count, UINT16),
@@ -159,6 +187,7 @@ def pack_shape(shape: Shape) -> bytes:
         _optional(shape.sum_q),
         _optional(shape.counter_buffer_bytes),
         _fit(shape.first_seen_ns, UINT64),
+        _fit(shape.kv_heads, UINT16),
     )
 
 
@@ -173,7 +202,7 @@ def _optional(value: int | None) -> int:
 def unpack_shape(data: bytes) -> Shape:
     """The shape in words 1 to 8 of a row."""
     (op, flags, workspace, address, sm_count, top_k, batch, heads, q_len, qk, vo, size, sum_q,
-     counter, first_seen) = _SHAPE.unpack(data)  # fmt: skip
+     counter, first_seen, kv_heads) = _SHAPE.unpack(data)  # fmt: skip
     return Shape(
         op=op,
         workspace=workspace,
@@ -190,6 +219,8 @@ def unpack_shape(data: bytes) -> Shape:
         sum_q=None if sum_q == NONE else sum_q,
         counter_buffer_bytes=None if counter == NONE else counter,
         first_seen_ns=first_seen,
+        kv_heads=kv_heads,
+        sm90_fp8=bool(flags & _SM90_FP8),
     )
 
 

@@ -18,16 +18,18 @@ from .format import (
     ACTIONS,
     DOCUMENT_BYTES,
     DOCUMENT_OFFSET,
+    EVENTS,
     EXACT_ROWS,
     FOLD_ROWS,
     HEADER_BYTES,
+    LANES,
     MAGIC,
     MAX_BYTES,
     MAX_OPS,
     OVERFLOW,
     OVERRUN,
-    RING_CALLS,
     RING_OFFSET,
+    RING_RUNS,
     ROW_BYTES,
     ROW_WORDS,
     ROWS_OFFSET,
@@ -38,9 +40,11 @@ from .format import (
     Shape,
     event_word,
     seal,
-    unpack_call,
+    unpack_run,
     unpack_shape,
 )
+
+_MAX_SECONDS = 1e10
 
 
 class SlotError(Exception):
@@ -61,7 +65,11 @@ class Row(NamedTuple):
 
 
 class LastCall(NamedTuple):
-    """One of the last calls: when (Unix ns), what shape, `board.format.Outcome` number."""
+    """One of the last runs of calls: when (Unix ns), what shape, `board.format.Outcome` number.
+
+    The time is that of the latest call where the run is the current one of its lane, else that of
+    its first.
+    """
 
     at_ns: int
     shape: Shape
@@ -94,6 +102,7 @@ class SlotReader:
         self._generation = 0
         self._document: dict[str, Any] = {}
         self._shapes: dict[int, tuple[int, Shape]] = {}
+        self._ring = (b"", [0])
 
     def read(self, board: Board, directory_fd: int) -> SlotView:
         """The slot now; `SlotError` for anything else, OSError where the system refuses."""
@@ -134,7 +143,7 @@ class SlotReader:
             probe_errors=header[Header.PROBE_ERRORS],
             last_overflow_ns=header[Header.LAST_OVERFLOW_NS],
             last_overrun_ns=header[Header.LAST_OVERRUN_NS],
-            calls=_last_calls(_words(fd, RING_OFFSET, 8 * RING_CALLS), attached, rows),
+            calls=self._last_calls(fd, header, rows),
         )
 
     def _read_document(self, fd: int, generation: int) -> None:
@@ -178,6 +187,33 @@ class SlotReader:
         shape = unpack_shape(packed)
         self._shapes[row] = (sealed, shape)
         return shape
+
+    def _last_calls(self, fd: int, header: memoryview, rows: dict[int, Row]) -> list[LastCall]:
+        """Oldest first: runs are written round and round, so sorting by time will do."""
+        data = _pread(fd, RING_OFFSET, 8 * RING_RUNS)
+        if data != self._ring[0]:
+            self._ring = data, [word for word in memoryview(data).cast("Q") if word]
+        runs = self._ring[1]
+        clocks = header.cast("B").cast("d")
+        attached = _nanoseconds(clocks[Header.ATTACHED_CLOCK])
+        latest = {
+            run: _nanoseconds(clocks[Header.LAST_CALL + lane])
+            for lane in range(LANES)
+            if (run := header[Header.LAST_RUN + lane])
+        }
+        # The ring may have gone round since the current run of a quiet lane began.
+        lapped = [run for run in latest if run not in runs]
+        calls = []
+        for run in [*runs, *lapped]:
+            began, row, outcome = unpack_run(run)
+            if row in rows:
+                # What went wrong is a run of one call, whose time stays what it was.
+                last = began if outcome in EVENTS else max(began, latest.get(run, 0))
+                since = last - attached
+                at = header[Header.ATTACHED_NS] + max(0, since)
+                calls.append(LastCall(at, rows[row].shape, outcome))
+        calls.sort(key=lambda call: call.at_ns)
+        return calls
 
 
 def list_slots(directory_fd: int) -> tuple[list[str], list[str]]:
@@ -230,12 +266,6 @@ def _events(header: memoryview) -> dict[tuple[int, int, str], int]:
     }
 
 
-def _last_calls(ring: memoryview, attached_ns: int, rows: dict[int, Row]) -> list[LastCall]:
-    """The calls in the ring, oldest first: written round and round, so sorting by time will do."""
-    calls = []
-    for word in ring:
-        elapsed, row, outcome = unpack_call(word)
-        if outcome and row in rows:
-            calls.append(LastCall(attached_ns + elapsed, rows[row].shape, outcome))
-    calls.sort(key=lambda call: call.at_ns)
-    return calls
+def _nanoseconds(seconds: float) -> int:
+    """A clock's seconds; 0 for what no clock shows: a slot may hold anything."""
+    return int(seconds * 1e9) if 0 <= seconds < _MAX_SECONDS else 0

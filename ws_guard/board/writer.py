@@ -20,15 +20,19 @@ from typing import Any
 from . import liveness
 from .directory import HIDDEN, SUFFIX, Board, BoardError
 from .format import (
+    ACTIONS,
     DOCUMENT_BYTES,
     DOCUMENT_OFFSET,
     EXACT_ROWS,
     FOLD_ROWS,
+    LANES,
     MAGIC,
+    MAX_OPS,
     MAX_WORKSPACES,
     OVERFLOW,
-    RING_CALLS,
+    OVERRUN,
     RING_OFFSET,
+    RING_RUNS,
     ROW_BYTES,
     ROW_WORDS,
     ROWS_OFFSET,
@@ -40,12 +44,17 @@ from .format import (
     Shape,
     event_word,
     fold_class,
-    pack_call,
+    pack_run,
     pack_shape,
     seal,
+    unpack_run,
+    unpack_shape,
 )
 
 RING_WORD = RING_OFFSET // 8
+OBSERVED, RAISED = ACTIONS.index("observed"), ACTIONS.index("raised")
+#: An engine that gives up over an error has ended by then.
+DYING_SECONDS = 60
 _serial = itertools.count()
 
 
@@ -57,17 +66,25 @@ class Slot:
 
     def __init__(self, memory: mmap.mmap, fd: int | None, path: str | None, problem: str) -> None:
         self._memory = memory
+        self._address = 0
         self._bytes = memoryview(memory)
         self._fd = fd
         self._lock = threading.Lock()
         self._folds: dict[tuple[int, int, int], int] = {}
         self._worst: dict[int, int] = {}
+        self._raised_at = 0.0
         self.words = self._bytes.cast("Q")
+        self._clocks = self._bytes.cast("d")
+        #: By lane: when its last call was, in seconds of `time.monotonic`.
+        self.last_call = self._clocks[Header.LAST_CALL : Header.LAST_CALL + LANES]
+        #: By lane: the ring word of its current run.
+        self.last_run = self.words[Header.LAST_RUN : Header.LAST_RUN + LANES]
+        self.ring = self.words[RING_WORD : RING_WORD + RING_RUNS]
+        #: The next place in the ring. It is one call in C: no two threads get the same place.
+        self.next_place = itertools.cycle(range(RING_RUNS)).__next__
         self.path = path
         self.problem = problem
         self.attached_ns = time.time_ns()
-        self.attached_monotonic_ns = time.monotonic_ns()
-        self.next_call = itertools.count().__next__
         self._write_header()
 
     @classmethod
@@ -115,7 +132,16 @@ class Slot:
         self.words[Header.PID_START_TICKS] = liveness.pid_start_ticks(pid)
         self.words[Header.PID_NAMESPACE] = liveness.pid_namespace()
         self.words[Header.ATTACHED_NS] = self.attached_ns
+        self._clocks[Header.ATTACHED_CLOCK] = time.monotonic()
         self.words[Header.MAGIC] = MAGIC
+
+    def address_of(self, word: int) -> int:
+        """Where a word stands in memory, until the slot is dropped."""
+        import ctypes  # with the extension alone, and torch has it loaded
+
+        if not self._address:
+            self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        return self._address + 8 * word
 
     def describe(self, document: Mapping[str, Any]) -> None:
         """Publish what else is to be known of this worker. ValueError beyond 16 KiB of JSON."""
@@ -164,11 +190,28 @@ class Slot:
         self._bytes[start : start + SHAPE_BYTES] = data
         self.words[_row_word(row)] = seal(data)
 
-    def record(self, row: int, outcome: Outcome) -> None:
-        """Put a call into the ring of the last calls."""
-        elapsed = time.monotonic_ns() - self.attached_monotonic_ns
-        place = RING_WORD + (self.next_call() & (RING_CALLS - 1))
-        self.words[place] = pack_call(elapsed, row, outcome)
+    def begin_run(self, lane: int, row: int, outcome: Outcome) -> None:
+        """From now on the calls of a lane are of another row or outcome; the first is made now."""
+        word = pack_run(time.monotonic_ns(), row, outcome)
+        self.ring[self.next_place()] = self.last_run[lane] = word
+        self.last_call[lane] = time.monotonic()
+
+    def calls_since(self, clock: float) -> list[tuple[Shape, Outcome]]:
+        """Shapes and outcomes of the runs that had a call since a moment of the monotonic clock, in
+        order of the last that is known."""
+        moments = {run: unpack_run(run)[0] / 1e9 for run in self.ring if run}
+        lanes = zip(self.last_run, self.last_call, strict=True)
+        moments |= {run: called for run, called in lanes if run}
+        since = [run for run, called in moments.items() if called >= clock]
+        calls = []
+        for run in sorted(since, key=moments.__getitem__):
+            _, row, outcome = unpack_run(run)
+            calls.append((self._shape(row), Outcome(outcome)))
+        return calls
+
+    def _shape(self, row: int) -> Shape:
+        start = ROWS_OFFSET + row * ROW_BYTES + 8
+        return unpack_shape(bytes(self._bytes[start : start + SHAPE_BYTES]))
 
     def add_event(self, op: int, kind: int, action: int, count: int = 1) -> None:
         """Count an overflow or overrun (`count` -1 takes one back) and stamp its time."""
@@ -176,6 +219,8 @@ class Slot:
             word = event_word(op, kind, action)
             # What is taken back may stand in another slot: that from before a fork or a close.
             self.words[word] = max(0, self.words[word] + count)
+            if action == RAISED:
+                self._raised_at = time.monotonic()
             if count > 0:
                 last = Header.LAST_OVERFLOW_NS if kind == OVERFLOW else Header.LAST_OVERRUN_NS
                 self.words[last] = time.time_ns()
@@ -186,8 +231,19 @@ class Slot:
             self.words[Header.PROBE_ERRORS] += 1
 
     def saw_trouble(self) -> bool:
-        """Whether an overflow or overrun was recorded here."""
-        return bool(self.words[Header.LAST_OVERFLOW_NS] or self.words[Header.LAST_OVERRUN_NS])
+        """Whether a worker that exits now may have died of an overflow or overrun.
+
+        One that was observed is evidence for good. A worker outlives one that was raised unless its
+        engine gave up over it, which does not take longer than `DYING_SECONDS`; a call that was
+        split went well.
+        """
+        observed = any(
+            self.words[event_word(op, kind, OBSERVED)]
+            for op in range(MAX_OPS)
+            for kind in (OVERFLOW, OVERRUN)
+        )
+        dying = self._raised_at and time.monotonic() - self._raised_at <= DYING_SECONDS
+        return observed or bool(dying)
 
     def close(self) -> None:
         """Leave the board cleanly: the slot is marked closed and removed."""
@@ -200,8 +256,9 @@ class Slot:
 
     def drop(self) -> None:
         """Let go of the file without a mark: what a forked child does, and the end of `close`."""
-        self.words.release()
-        self._bytes.release()
+        views = self.last_call, self.last_run, self.ring, self._clocks, self.words, self._bytes
+        for view in views:
+            view.release()
         self._memory.close()
         if self._fd is not None:
             os.close(self._fd)

@@ -19,7 +19,8 @@ from .cpp import (
     strip_comments,
 )
 
-_EXPORT = re.compile(r"TVM_FFI_DLL_EXPORT_TYPED_FUNC\(\s*(\w+)\s*,\s*(\w+)\s*\)")
+#: An exported name and the function behind it.
+EXPORT = re.compile(r"TVM_FFI_DLL_EXPORT_TYPED_FUNC\(\s*(\w+)\s*,\s*(\w+)\s*\)")
 _SLAB_OF_NATIVE = {native: slab for slab, native in NATIVE_SLABS.items()}
 _ALLOCATION = r"\bfloat_allocator\.aligned_alloc<\w+>"
 _MODES = {"Context": "context", "ForGen": "generation"}
@@ -55,7 +56,7 @@ class _SlabFacts(NamedTuple):
 def read_facts(source: str) -> Facts:
     """Read a launcher source, or raise `SourceError` naming what was not understood."""
     text = strip_comments(source)
-    exported = dict(_EXPORT.findall(text))
+    exported = dict(EXPORT.findall(text))
     if not exported:
         raise SourceError("no exported function")
     functions = {op: find_function(text, exported[op]) for op in ENTRY_OF_OP if op in exported}

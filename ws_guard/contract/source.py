@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-LAUNCHER = Path("data/csrc/trtllm_fmha_kernel_launcher.cu")
+CSRC = Path("data/csrc")
+LAUNCHER = CSRC / "trtllm_fmha_kernel_launcher.cu"
 _DISTRIBUTION = "flashinfer-python"
 
 

@@ -10,7 +10,7 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.concurrency import run_in_threadpool
 
-from ws_guard.board.format import RING_CALLS
+from ws_guard.board.format import RING_RUNS
 from ws_guard.settings import Settings
 from ws_guard.version import __version__
 
@@ -24,7 +24,7 @@ from .refresh import Refresher, board_refresher
 
 _Responses: TypeAlias = dict[int | str, dict[str, Any]]
 _Label = Annotated[str, Query(min_length=1, max_length=128)]
-_Limit = Annotated[int, Query(ge=1, le=RING_CALLS)]
+_Limit = Annotated[int, Query(ge=1, le=RING_RUNS)]
 _NOT_READY: _Responses = {503: {"model": Health, "description": "A check fails."}}
 _PLAIN: dict[str, Any] = {"content": {"text/plain": {}}}
 
@@ -124,7 +124,7 @@ def _add_board(app: FastAPI, settings: Settings, refresher: Refresher) -> None:
         responses={404: {"description": "No such worker is on the board."}},
         tags=["board"],
     )
-    async def calls(engine: _Label, rank: _Label, limit: _Limit = RING_CALLS) -> Calls:
+    async def calls(engine: _Label, rank: _Label, limit: _Limit = RING_RUNS) -> Calls:
         """A worker's last calls, newest first."""
         for one in refresher.latest().roster.exported:
             if one.worker.identity == (engine, rank):

@@ -157,7 +157,12 @@ def _no_overrun(snapshot: Snapshot, _: Settings) -> _Verdict:
         return _NO_WORKER
     counted = _counted(everyone, lambda op: op.overruns, ("observed", "raised", "split"), "overrun")
     if counted:
-        return "fail", _gather(counted)
+        destroyed = [
+            (one.worker, f"{zone.workspace}: {_number(zone.destroyed_bytes)} bytes behind it lost")
+            for one in everyone
+            for zone in one.worker.destroyed_zones
+        ]
+        return "fail", _gather([*counted, *destroyed])
     possible = [
         (one.worker, f"{site.workspace}: scratch may not fit, at the most that its kernel writes")
         for one in everyone

@@ -117,6 +117,8 @@ class Deriver:
             layout=document.layout.name if document.layout else None,
             info=document.info,
             problems=document.problems,
+            warnings=document.warnings,
+            destroyed_zones=document.destroyed_zones,
             plan_known=document.plans is not None,
             workspaces=tuple(workspaces),
             ops=_op_counts(document, ops, view.events),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ws_guard.board import MAX_WORKSPACES
 from ws_guard.sizing import LAYOUTS, SLABS, Layout
 
-from .model import Numbers
+from .model import DestroyedZone, Numbers, Suspect
 
 INFO_KEYS = (
     "model_name",
@@ -35,6 +35,7 @@ _MAX_LINES = 16
 _LABEL_CHARS, _LINE_CHARS = 128, 400
 _INT64_MAX = (1 << 63) - 1
 _MAX_WORKERS = 1 << 16
+_MAX_SECONDS = 1e12
 _PATH = re.compile(r"(?<![\w.])/[^\s:;,'\")]+")
 
 
@@ -52,6 +53,8 @@ class Document(NamedTuple):
     info: dict[str, str]
     plans: dict[str, Numbers] | None
     problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+    destroyed_zones: tuple[DestroyedZone, ...]
 
     def op_name(self, index: int) -> str:
         """The native op behind a shape's `op`."""
@@ -79,7 +82,9 @@ def parse_document(told: Mapping[str, Any]) -> Document:
         contract_reason=_line(told.get("contract_reason")),
         info={key: _text(info.get(key)) if isinstance(info, dict) else "" for key in INFO_KEYS},
         plans=_plans(told.get("planned"), workspaces),
-        problems=_problems(told.get("problems")),
+        problems=_lines(told.get("problems")),
+        warnings=_lines(told.get("warnings")),
+        destroyed_zones=tuple(_zone(zone) for zone in _objects(told.get("destroyed_zones"))),
     )
 
 
@@ -105,7 +110,7 @@ def _names(value: object, most: int, prefix: str) -> list[str]:
     return [_text(name) or f"{prefix}{index}" for index, name in enumerate(value[:most])]
 
 
-def _problems(value: object) -> tuple[str, ...]:
+def _lines(value: object) -> tuple[str, ...]:
     lines = value[:_MAX_LINES] if isinstance(value, list) else []
     return tuple(line for line in map(_line, lines) if line)
 
@@ -153,6 +158,37 @@ def _site_numbers(site: Mapping[str, Any]) -> Numbers:
         env=_env(site.get("env")),
         reasons=reasons or (("unspecified",) if fits is False else ()),
     ).with_margins()
+
+
+def _zone(told: Mapping[str, Any]) -> DestroyedZone:
+    return DestroyedZone(
+        workspace=_text(told.get("workspace")) or OTHER,
+        destroyed_bytes=_whole(told.get("destroyed_bytes")),
+        since_timestamp_seconds=_moment(told.get("since")),
+        until_timestamp_seconds=_moment(told.get("until")),
+        calls=tuple(_suspect(call) for call in _objects(told.get("calls"))),
+    )
+
+
+def _suspect(told: Mapping[str, Any]) -> Suspect:
+    lse = told.get("lse")
+    return Suspect(
+        op=_text(told.get("op")) or OTHER,
+        batch=_whole(told.get("batch")),
+        heads=_whole(told.get("heads")),
+        q_len=_whole(told.get("q_len")),
+        lse=lse if isinstance(lse, bool) else None,
+    )
+
+
+def _moment(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 <= value < _MAX_SECONDS else None
+
+
+def _objects(value: object) -> list[Mapping[str, Any]]:
+    return [each for each in _list(value)[:_MAX_LINES] if isinstance(each, dict)]
 
 
 def _list(value: object) -> list[Any]:

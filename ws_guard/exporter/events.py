@@ -6,6 +6,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TextIO
 
@@ -159,7 +160,10 @@ def _counted_event(one: Observed, key: _Key, count: int) -> Event:
         "overrun": worker.last_overrun_timestamp_seconds,
     }
     head = _head(key.kind, one, stamps[key.kind])
-    return head | {"op": key.op, "action": key.action, "count": count}
+    event = head | {"op": key.op, "action": key.action, "count": count}
+    if key.kind == "overrun" and worker.destroyed_zones:
+        event["destroyed_zone"] = asdict(worker.destroyed_zones[-1])
+    return event
 
 
 def _call_event(one: Observed, key: _Key, call: LastCall) -> Event:

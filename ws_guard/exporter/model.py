@@ -108,8 +108,38 @@ BATCH_BUCKETS: tuple[int, ...] = tuple(4**power for power in range(9))
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """A shape of call that was made while a guard zone was destroyed."""
+
+    op: str
+    batch: int | None
+    heads: int | None
+    q_len: int | None
+    lse: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class DestroyedZone:
+    """A guard zone behind a provisioned workspace that was overwritten: an overrun.
+
+    It was whole at `since_timestamp_seconds`; `calls` are those made from then to
+    `until_timestamp_seconds`, when the damage was found.
+    """
+
+    workspace: str
+    destroyed_bytes: int | None
+    since_timestamp_seconds: float | None
+    until_timestamp_seconds: float | None
+    calls: tuple[Suspect, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker of the board."""
+    """One worker of the board.
+
+    `problems` are what the probe could not do, `warnings` ways of using a workspace that are known
+    to end badly.
+    """
 
     engine: str
     rank: str
@@ -121,6 +151,8 @@ class Worker:
     layout: str | None
     info: dict[str, str]
     problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+    destroyed_zones: tuple[DestroyedZone, ...]
     plan_known: bool
     workspaces: tuple[Workspace, ...]
     ops: tuple[OpCounts, ...]
@@ -164,7 +196,11 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class SeenCall:
-    """One of a worker's last calls. `outcome` is eager, captured, tuning, overflow, ...
+    """One of a worker's last runs of calls: calls of one shape and outcome in a row.
+
+    `outcome` is eager, captured, replayed, tuning, overflow, overrun, raised or split; each of the
+    last four is a single call. `timestamp_seconds` is when the latest call of a run that still
+    lasts was made, else its first.
 
     A `folded` call shares its row of the slot with similar ones: its numbers are those of the
     worst of them, and mean "up to".

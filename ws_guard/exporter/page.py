@@ -176,7 +176,7 @@ def _problems(workers: Sequence[Worker]) -> str:
     """What workers complained of, once for each complaint."""
     who: dict[str, list[str]] = {}
     for worker in workers:
-        for problem in worker.problems:
+        for problem in (*worker.problems, *worker.warnings):
             who.setdefault(problem, []).append(f"{worker.engine} / {worker.rank}")
     items = "".join(
         f'<li>{pill("warn", _some(ranks))}<span class="what">{escape(problem)}</span></li>'

@@ -13,12 +13,14 @@ from ws_guard.sizing import (
     DEFAULT_WORKSPACE_BYTES,
     ENTRY_OF_OP,
     LAYOUTS,
+    XQA_OPS,
     Call,
     Carve,
     HeadDims,
     InputError,
     Layout,
     carve,
+    last_batch_with_scratch,
     need,
     overflow_threshold_batch,
     overrun_batches,
@@ -100,7 +102,9 @@ def number_shape(shape: Shape, document: Document) -> Numbers:
 
 def _call(shape: Shape, document: Document) -> tuple[Call, Layout] | None:
     entry = ENTRY_OF_OP.get(document.op_name(shape.op))
-    if entry is None or document.layout is None:
+    # XQA's workspace is sliced in the same way by every layout, or none that is known.
+    layout = LAYOUTS["C"] if entry in XQA_OPS else document.layout
+    if entry is None or layout is None:
         return None
     dims = HeadDims(shape.qk, shape.vo, shape.top_k) if shape.qk and shape.vo else None
     call = Call(
@@ -113,16 +117,18 @@ def _call(shape: Shape, document: Document) -> tuple[Call, Layout] | None:
         sum_q=shape.sum_q,
         counter_buffer_bytes=shape.counter_buffer_bytes,
         dims=dims,
+        kv_heads=shape.kv_heads or None,
+        sm90_fp8=shape.sm90_fp8,
     )
     try:
-        return call.checked(), document.layout
+        return call.checked(), layout
     except InputError:
         return None
 
 
 def _with_scratch(call: Call) -> Call:
-    """A call with the same overrun range: no batch above sm_count / 2 uses scratch."""
-    return call._replace(batch=max(1, min(call.batch, call.sm_count // 2)))
+    """A call with the same overrun range: larger batches use no scratch."""
+    return call._replace(batch=max(1, last_batch_with_scratch(call)))
 
 
 # The keys leave out what the answers do not depend on, so that the batches of a busy worker share.

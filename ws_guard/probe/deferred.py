@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from .installation import install, is_installed
-from .loading import DOOR, SPEC_NAME, PostImport
+from .loading import DOOR, PostImport, is_instrumented
 from .recorder import say
 
 
@@ -39,7 +39,7 @@ def _stand_at_the_door(core: ModuleType) -> None:
     @functools.wraps(original)
     def build_and_load(spec: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         nonlocal gone
-        if spec.name != SPEC_NAME:
+        if not is_instrumented(spec.name):
             return original(spec, *args, **kwargs)
         if vars(spec_class).get("build_and_load") is build_and_load:
             spec_class.build_and_load = original

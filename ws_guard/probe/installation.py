@@ -6,21 +6,21 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from ws_guard import contract as contracts
 from ws_guard.board import Board, BoardError, open_board
 from ws_guard.contract import Contract, NotInstalledError
-from ws_guard.settings import Settings, read_settings
-from ws_guard.sizing import LAYOUTS, OPS, InputError, Layout, Plan
+from ws_guard.settings import ON_OVERFLOW_ACTIONS, Settings, read_settings
+from ws_guard.sizing import LAYOUTS, OPS, XQA_OPS, InputError, Layout, Plan
 
-from .ledger import Ledger
-from .loading import DOOR, Door, PostImport, loaded_modules
-from .native_op import instrument, positions_of
-from .patches import Patches
+from .graph_hooks import GraphHooks
+from .instruments import Instruments
+from .parts import Parts
+from .provision import Provision, allocate
 from .recorder import Recorder, say
-from .tuning import Tuning
+from .split import Splitter
+from .zone import ZONE_BYTES
 
 _LABEL_LENGTH = 128
 
@@ -86,13 +86,31 @@ def stand_by() -> Probe:
 
 def _settings(on_overflow: str | None) -> tuple[Settings, list[str]]:
     settings, problems = read_settings()
-    action = on_overflow or settings.on_overflow
-    if action != "observe":
-        refusal = f"on_overflow {action!r} is not supported yet: use observe"
-        if on_overflow is not None:
-            raise InputError(refusal)
-        problems.append(refusal)
+    if on_overflow is not None:
+        if on_overflow not in ON_OVERFLOW_ACTIONS:
+            allowed = ", ".join(ON_OVERFLOW_ACTIONS)
+            raise InputError(f"on_overflow is one of {allowed}, got {on_overflow!r}")
+        settings = settings._replace(on_overflow=on_overflow)
     return settings, problems
+
+
+def provision(
+    plan: Plan,
+    device: Any,  # noqa: ANN401 - whatever torch.device takes
+    *,
+    workspace_bytes: int | None = None,
+    zone_bytes: int = ZONE_BYTES,
+) -> Provision:
+    """Allocate the workspace that `plan` asks for on `device`, with a guard zone behind it.
+
+    Call it at start-up, before the first native call or graph capture: it waits for the GPU. The
+    workspace is zeroed; `workspace_bytes` is another size than the plan's, `zone_bytes` what is
+    painted behind it. The probe, installed if it is not yet, hands it to the first caller whose own
+    workspace is smaller, and looks at the zone every WS_GUARD_ZONE_INTERVAL seconds: a destroyed
+    one counts as an overrun. Raises `InputError` for what cannot be, torch's errors for memory.
+    """
+    probe = install()
+    return probe.provision(plan, device, workspace_bytes=workspace_bytes, zone_bytes=zone_bytes)
 
 
 class Probe:
@@ -110,11 +128,8 @@ class Probe:
     ) -> None:
         self.settings = settings
         self._later = later
-        self._patches = Patches()
-        self._tuning = Tuning()
-        self._ledgers: dict[str, Ledger] = {}
-        self._door: Door | None = None
-        self._post_import: PostImport | None = None
+        self._parts: Parts | None = None
+        self._instruments: list[GraphHooks | Instruments] = []
         self._recorder: Recorder | None = None
         self._problems = problems
         for problem in problems:
@@ -130,7 +145,7 @@ class Probe:
             say(f"the probe stays off: {reason}")
         self._recorder = self._open_recorder(settings, plan, board, identity, verdict, reason)
         if self._contract is not None and self._contract.layout is not None:
-            self._enter()
+            self._enter(self._contract, self._recorder)
 
     def __repr__(self) -> str:
         if self._recorder is None:
@@ -162,7 +177,7 @@ class Probe:
             "info": {
                 "flashinfer_version": release,
                 "sizing": settings.sizing,
-                "on_overflow": "observe",
+                "on_overflow": settings.on_overflow,
             },
             "planned": None if plan is None else [{"workspace": "ws0", **plan._asdict()}],
             "problems": list(self._problems),
@@ -175,63 +190,23 @@ class Probe:
             say(str(error))
         # A mismatch records nothing: any layout will do for a recorder that is never asked.
         rules = layout or LAYOUTS["C"]
-        return Recorder(found, rules, list(OPS.values()), document, later=self._later)
+        ops = [*OPS.values(), *XQA_OPS.values()]
+        return Recorder(found, rules, ops, document, later=self._later)
 
-    def _enter(self) -> None:
-        core = sys.modules.get(DOOR)
-        if core is None:
-            self._post_import = PostImport(DOOR, self._open_door)
-            self._post_import.add()
-            return
-        self._open_door(core)
-        missed = sum(self._instrument(module) for module in self._loaded_before())
-        if missed:
-            self._report(
-                f"installed too late for {missed} objects that hold native functions already: "
-                "their calls are not seen; install ws_guard before the engine's first step"
-            )
-
-    def _loaded_before(self) -> list[Any]:
-        try:
-            return loaded_modules()
-        except Exception as error:  # noqa: BLE001 - a loader of FlashInfer's that is not as we know
-            self._report(f"native modules loaded before are not seen: {error!r}")
-            return []
-
-    def _open_door(self, core: ModuleType) -> None:
-        try:
-            self._door = Door(core, self._instrument)
-        except Exception as error:  # noqa: BLE001 - called while the engine imports FlashInfer
-            self._report(f"{DOOR} has no JitSpec.build_and_load ({error}): no call is seen")
-
-    def _instrument(self, module: Any) -> int:  # noqa: ANN401 - a native module
-        """Put probes into a native module; returns how many objects hold its functions already."""
-        missed = 0
-        self._find_tuner()
-        try:
-            for op in self._contract.signatures if self._contract else ():
-                missed += self._instrument_op(module, op)
-        except Exception as error:  # noqa: BLE001 - the probe never harms the engine
-            self._report(f"{type(error).__name__} while instrumenting: {error}")
-        return missed
-
-    def _find_tuner(self) -> None:
-        try:
-            self._tuning.find()
-        except Exception as error:  # noqa: BLE001 - the probe never harms the engine
-            self._report(f"FlashInfer's autotuner is not understood, its calls count: {error!r}")
-
-    def _instrument_op(self, module: Any, op: str) -> int:  # noqa: ANN401 - a native module
-        contract, recorder = self._contract, self._recorder
-        if contract is None or recorder is None or getattr(module, op, None) is None:
-            return 0
-        if op not in self._ledgers:
-            self._ledgers[op] = Ledger(recorder, op)
-        ledger = self._ledgers[op]
-        where = positions_of(contract, op)
-        return self._patches.apply(
-            module, op, lambda native: instrument(native, where, ledger, self._tuning)
+    def _enter(self, contract: Contract, recorder: Recorder) -> None:
+        # Only decode finds each row's offset by itself: see `split`.
+        decode = contract.signatures.get(OPS["decode"])
+        self._parts = parts = Parts.of(
+            recorder,
+            self.settings.on_overflow,
+            {OPS["decode"]: Splitter(decode)} if decode else {},
+            interval=self.settings.zone_interval_seconds,
+            report=self._report,
         )
+        hooks = GraphHooks(parts.graphs, self._report)
+        self._instruments = [hooks, Instruments(contract, recorder, parts, self._report)]
+        for instrument in self._instruments:
+            instrument.enter()
 
     def _report(self, problem: str) -> None:
         if problem in self._problems:
@@ -267,18 +242,30 @@ class Probe:
         if self._recorder is not None:
             self._recorder.site_of = site_of
 
+    def provision(
+        self,
+        plan: Plan,
+        device: Any,  # noqa: ANN401 - whatever torch.device takes
+        *,
+        workspace_bytes: int | None = None,
+        zone_bytes: int = ZONE_BYTES,
+    ) -> Provision:
+        """`ws_guard.provision`, for this probe."""
+        if self._parts is None:
+            raise InputError(f"nothing is instrumented here ({self.verdict or 'switched off'})")
+        made = allocate(plan, device, workspace_bytes, zone_bytes)
+        self._parts.provisions.add(made)
+        return made
+
     # -- taking away --------------------------------------------------------------------------
 
     def uninstall(self) -> None:
         """Restore the identical native functions and the import system, and leave the board."""
         global _installed
         with _lock:
-            if self._post_import is not None:
-                self._post_import.remove()
-            if self._door is not None and not self._door.close():
-                say("JitSpec.build_and_load was patched again")
-            self._door = None
-            self._patches.restore()
+            for instrument in reversed(self._instruments):
+                instrument.leave()
+            self._instruments.clear()
             self.close(keep_evidence=False)
             if _installed is self:
                 _installed = None
@@ -290,11 +277,15 @@ class Probe:
         slot of such a worker stays, as that of a dead one.
         """
         recorder, self._recorder = self._recorder, None
+        if self._parts is not None:
+            self._parts.ticker.stop()
         if recorder is not None:
             recorder.close(keep_evidence=keep_evidence)
 
     def after_fork(self) -> None:
         """In a forked child: the parent's slot stays the parent's."""
+        if self._parts is not None:
+            self._parts.ticker.forget()
         if self._recorder is not None:
             self._recorder.forget_slot()
 

@@ -1,121 +1,216 @@
 """The accounts of one op: which shapes it was called with, and what is to be expected of each.
 
-The hot path (`native_op`) counts calls of harmless shapes by itself; what is new, refused or
-doubtful comes here.
+The hot path (`native_op`) counts calls of known, harmless shapes by itself; what is new, refused or
+doubtful comes here, and so does every call while a graph is captured or FlashInfer tunes.
 """
 
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ws_guard import sizing
-from ws_guard.board import OVERFLOW, OVERRUN, Outcome, Shape
-from ws_guard.board.format import COUNT_EAGER, COUNT_TUNING, SUM_EAGER, pack_call
-from ws_guard.sizing import Call, HeadDims
+from ws_guard.board import Outcome, Shape
+from ws_guard.board.format import (
+    COUNT_CAPTURED,
+    COUNT_EAGER,
+    COUNT_TUNING,
+    SUM_EAGER,
+    Header,
+    pack_run,
+)
+from ws_guard.sizing import Call
 
+from . import hot
+from .calls import NO_RUN, Handling, Key, Known, Like, Met, NativeCall, NativeFunction, Row, Run
+from .graphs import GraphAccount
+from .guard import WELL, Done, Trouble
+from .hot import Front
+from .parts import Parts
+from .provision import Provision
 from .recorder import Recorder
 
 #: Shapes kept in memory; beyond them every call of a new shape takes the slow way.
-_MAX_ROWS = 24_576
-
-#: What tells shapes apart: all arguments that decide a carve and may change between calls.
-Key = tuple[int | bool, ...]
-
-
-class NativeCall(NamedTuple):
-    """The arguments of a native call that matter. Sizes in bytes, lengths in tokens."""
-
-    batch: int
-    heads: int
-    q_len: int
-    lse: bool
-    sm_count: int
-    workspace_bytes: int
-    workspace_address: int
-    dims: HeadDims
-    max_kv_len: int | None
-    sum_q: int
-    counter_buffer_bytes: int | None
+_MAX_SHAPES = 24_576
+#: Calls of a shape that come here before the hot path counts them by itself: how a workspace is
+#: used shows in the first ones.
+_FIRST_CALLS = 4
 
 
-class Row(NamedTuple):
-    """What it takes to count one more call of a shape.
-
-    `count_word` and `sum_word` (0: none) are positions in the slot's words, `ring_code` a ring word
-    without its time.
-    """
-
-    count_word: int
-    sum_word: int
-    ring_code: int
-    number: int
-
-
-class _Trouble(NamedTuple):
-    """A shape that is refused, or whose scratch may not fit into what is left."""
+class _Judged(NamedTuple):
+    """A shape: its row, and what may go wrong with it."""
 
     row: Row
-    call: Call
-    refused: sizing.Refusal | None
-    scratch_available: int
+    trouble: Trouble | None
 
 
 class Ledger:
-    """Accounts for the calls of one op. `rows` holds the harmless shapes, for the hot path."""
+    """Accounts for the calls of one op."""
 
-    def __init__(self, recorder: Recorder, op: str) -> None:
+    def __init__(self, recorder: Recorder, op: str, parts: Parts | None = None) -> None:
+        """`parts` is what the ledgers of a process share; by default this one has its own."""
         self.op = op
         self.recorder = recorder
+        self._parts = parts or Parts.of(recorder)
+        #: Its number in the slot, which is also its lane there.
+        self.lane = recorder.op_number(op)
+        #: For the hot path: what it compares a call with, the shapes that it may count by itself,
+        #: and the ring word of the current run, without its time.
+        self.run: Run = NO_RUN
+        self.known: dict[Key, Known] = {}
+        self.ring_code = 0
+        self.hot_lane = hot.Lane()
         #: Whether the tokens of the whole batch decide the carve: layout A's ragged entry alone.
         self.per_token = sizing.ENTRY_OF_OP[op] == "ragged" and recorder.layout.name == "A"
-        self.rows: dict[Key, Row] = {}
-        self._troubled: dict[Key, _Trouble] = {}
+        self._shapes: dict[Key, _Judged] = {}
+        self._rows: dict[Shape, Row] = {}
+        self._set_aside: dict[Key, Known] = self.known
+        recorder.before_new_slot.append(self.hot_lane.clear)
         recorder.on_new_slot.append(self._start_over)
+        self._parts.graphs.on_capture.append(self._pause)
+        self._parts.tuning.on_change.append(self._pause)
+        self._parts.provisions.on_new.append(self._unlearn)
 
     def _start_over(self) -> None:
-        self.rows.clear()
-        self._troubled.clear()
+        self._shapes.clear()
+        self._rows.clear()
+        self._unlearn()
 
-    def account(self, native: NativeCall, key: Key, tuning: bool) -> bool:
-        """Record one call before it is made; True if the launcher will refuse it."""
-        recorder = self.recorder
-        with recorder.lock:
-            recorder.attach_if_pending()
-            trouble = self._troubled.get(key)
-            row = trouble.row if trouble else self.rows.get(key)
-            if row is None:
-                row, trouble = self._judge(native, key)
-            if tuning:
-                recorder.slot.words[row.count_word - COUNT_EAGER + COUNT_TUNING] += 1
-                recorder.slot.record(row.number, Outcome.TUNING)
-                return False
-            recorder.slot.words[row.count_word] += 1
-            if row.sum_word:
-                recorder.slot.words[row.sum_word] += native.batch
-            outcome = Outcome.EAGER if trouble is None else self._outcome(native, trouble)
-            recorder.slot.record(row.number, outcome)
-            if outcome in (Outcome.OVERFLOW, Outcome.OVERRUN):
-                recorder.add_event(self.op, OVERFLOW if outcome == Outcome.OVERFLOW else OVERRUN)
-            return outcome == Outcome.OVERFLOW
+    def _unlearn(self) -> None:
+        self._set_aside = {}
+        self._pause()
 
-    def _judge(self, native: NativeCall, key: Key) -> tuple[Row, _Trouble | None]:
-        layout, address = self.recorder.layout, native.workspace_address
+    def _pause(self) -> None:
+        """While a graph is captured, or FlashInfer tunes, every call comes here."""
+        paused = self._parts.graphs.capturing or self._parts.tuning.active
+        self.known = {} if paused else self._set_aside
+        self.end_run()
+
+    def end_run(self) -> None:
+        """Have the next call looked up, whatever it is like."""
+        self.hot_lane.clear()
+        self.run = NO_RUN
+        self.ring_code = 0
+
+    def follow(self, known: Known, owner: object) -> None:
+        """From now on the hot path counts calls like this one; `owner` is the function called."""
+        self.run = known.run
+        address_of = self.recorder.slot.address_of
+        counter, moment = address_of(known.run[9]), address_of(Header.LAST_CALL + self.lane)
+        self.hot_lane.follow(owner, *known.front, counter, moment)
+
+    def meet(self, met: Met) -> Handling | None:
+        """Record a call before it is made; returns how to make it if not as it came."""
+        with self.recorder.lock:
+            self.recorder.attach_if_pending()
+            if self._parts.tuning.active:
+                return self._tune(met)
+            capture = self._parts.graphs.capture_of_this_call()
+            own = self._instead(met, capture)
+            if own is None:
+                self._see(met, capture)
+                return self._account(met, capture)
+            # Not for the hot path, which would make the call as it came.
+            args = met.where.with_workspace(met.args, own.workspace)
+            met = met._replace(key=(*met.key, own.address), like=None, args=args)
+            return _with_arguments(args, self._account(met, capture))
+
+    def native_failed(self, error: Exception) -> None:
+        """A native call raised that was not expected to."""
+        tuning = self._parts.tuning.active
+        self.recorder.native_failed(self.op, False, error, tuning=tuning)
+
+    def row_of(self, met: Met) -> Row:
+        """The row of a shape in the slot as it is now."""
+        return self._judged(met).row
+
+    def _instead(self, met: Met, capture: GraphAccount | None) -> Provision | None:
+        if not self._parts.provisions:
+            return None
+        return self._parts.provisions.instead(self.op, met, captured=capture is not None)
+
+    def _see(self, met: Met, capture: GraphAccount | None) -> None:
+        """Look at how the workspace is used; what goes wrong in that leaves the account whole."""
+        try:
+            self._parts.hygiene.see(self.op, met, captured=capture is not None)
+        except Exception as error:  # noqa: BLE001 - the probe never harms the engine
+            self.recorder.stumbled(error)
+
+    def _tune(self, met: Met) -> Handling | None:
+        """Count a synthetic call of FlashInfer's autotuner."""
+        row, trouble = self._judged(met)
+        self._count(row, COUNT_TUNING)
+        self._go_on(row, Outcome.TUNING)
+        if trouble is None:
+            return None
+        return self._parts.guard.while_tuning(self.op, trouble, met.read())
+
+    def _account(self, met: Met, capture: GraphAccount | None) -> Handling | None:
+        row, trouble = self._judged(met)
+        self._count(row, COUNT_EAGER if capture is None else COUNT_CAPTURED)
+        if capture is None and row.folded:
+            self.recorder.slot.words[row.first_word + SUM_EAGER] += met.batch
+        done = WELL if trouble is None else self._beware(row, trouble, met)
+        if done is WELL:
+            self._go_on(row, Outcome.EAGER if capture is None else Outcome.CAPTURED)
+        if capture is not None:
+            capture.add(self, met, done)
+        elif trouble is None and met.like is not None:
+            self._learn(met.key, row, met.like, met.front)
+        return done.handling
+
+    def _count(self, row: Row, mode: int) -> None:
+        self.recorder.slot.words[row.first_word + mode] += 1
+
+    def _learn(self, key: Key, row: Row, like: Like, front: Front) -> None:
+        """Let the hot path count calls of a harmless shape, once its first ones were seen."""
+        slot, word = self.recorder.slot, row.first_word + COUNT_EAGER
+        if slot.words[word] >= _FIRST_CALLS and key in self._shapes:
+            sum_word = row.first_word + SUM_EAGER if row.folded else 0
+            run = (*like, slot.words, word, slot.last_call)
+            code = pack_run(0, row.number, Outcome.EAGER)
+            self._set_aside[key] = Known(run, front, code, sum_word)
+
+    def _go_on(self, row: Row, outcome: Outcome) -> None:
+        """Note a call that went well: another of the current run, or the first of a new one."""
+        slot, code = self.recorder.slot, pack_run(0, row.number, outcome)
+        if self.ring_code == code:
+            slot.last_call[self.lane] = time.monotonic()
+            return
+        self.end_run()
+        self.ring_code = code
+        slot.begin_run(self.lane, row.number, outcome)
+
+    def _beware(self, row: Row, trouble: Trouble, met: Met) -> Done:
+        """Have the guard decide about a call that may go wrong, and note what it did."""
+        native = met.read()
+        kind = trouble.kind(native, self.recorder.layout)
+        if kind is None:
+            return WELL
+        done = self._parts.guard.handle(self.op, kind, trouble, native, met.args)
+        self.end_run()
+        self.recorder.slot.begin_run(self.lane, row.number, done.outcome)
+        self.recorder.add_event(self.op, kind, done.action)
+        return done
+
+    # -- new shapes ---------------------------------------------------------------------------
+
+    def _judged(self, met: Met) -> _Judged:
+        known = self._shapes.get(met.key)
+        if known is not None:
+            return known
+        native, layout = met.read(), self.recorder.layout
         call = self._call(native)
-        answer = sizing.carve(call, layout, native.workspace_bytes, address)
-        row = self._add_row(native, call)
+        size, address = native.workspace_bytes, native.workspace_address
+        answer = sizing.carve(call, layout, size, address)
         trouble = None
         # An empty step is harmless: its LSE is an empty tensor, for which nothing is carved.
-        if native.batch > 0 and (
-            not answer.ok or sizing.overruns(call, layout, native.workspace_bytes, address)
-        ):
-            trouble = _Trouble(row, call, answer.refused, answer.scratch_available or 0)
-        if len(self.rows) + len(self._troubled) < _MAX_ROWS:
-            if trouble is None:
-                self.rows[key] = row
-            else:
-                self._troubled[key] = trouble
-        return row, trouble
+        if native.batch > 0 and (not answer.ok or sizing.overruns(call, layout, size, address)):
+            trouble = Trouble(call, answer.refused, answer.scratch_available or 0)
+        judged = _Judged(self._row(call, native, met.address), trouble)
+        if len(self._shapes) < _MAX_SHAPES:
+            self._shapes[met.key] = judged
+        return judged
 
     def _call(self, native: NativeCall) -> Call:
         return Call(
@@ -128,13 +223,15 @@ class Ledger:
             sum_q=native.sum_q if self.per_token else None,
             counter_buffer_bytes=native.counter_buffer_bytes,
             dims=native.dims,
+            kv_heads=native.kv_heads,
+            sm90_fp8=native.sm90_fp8,
         )
 
-    def _add_row(self, native: NativeCall, call: Call) -> Row:
-        recorder = self.recorder
+    def _row(self, call: Call, native: NativeCall, named_by: int) -> Row:
+        """A row for the shape of a call; its workspace is named by the address that was brought."""
         shape = Shape(
-            op=recorder.op_number(self.op),
-            workspace=recorder.workspace_number(native.workspace_address, self.op),
+            op=self.lane,
+            workspace=self.recorder.workspace_number(named_by, self.op),
             batch=call.batch,
             heads=call.heads,
             q_len=call.q_len,
@@ -147,32 +244,25 @@ class Ledger:
             top_k=native.dims.top_k,
             sum_q=call.sum_q,
             counter_buffer_bytes=call.counter_buffer_bytes,
-            first_seen_ns=time.time_ns(),
+            first_seen_ns=0,
+            kv_heads=call.kv_heads or 0,
+            sm90_fp8=bool(call.sm90_fp8),
         )
-        need = sizing.need(call, recorder.layout, native.workspace_address).total
-        number, first_word, folded = recorder.slot.add_row(shape, need)
-        return Row(
-            count_word=first_word + COUNT_EAGER,
-            sum_word=first_word + SUM_EAGER if folded else 0,
-            ring_code=pack_call(0, number, Outcome.EAGER),
-            number=number,
-        )
+        # Keys may tell apart what no slab depends on: those share a row.
+        row = self._rows.get(shape)
+        if row is None:
+            need = sizing.need(call, self.recorder.layout, native.workspace_address).total
+            seen = shape._replace(first_seen_ns=time.time_ns())
+            row = Row(*self.recorder.slot.add_row(seen, need))
+            if len(self._rows) < _MAX_SHAPES:
+                self._rows[shape] = row
+        return row
 
-    def _outcome(self, native: NativeCall, trouble: _Trouble) -> Outcome:
-        """An overrun is certain only where the scratch is known for this call's KV length."""
-        if trouble.refused is not None:
-            return Outcome.OVERFLOW if self._refused_again(native, trouble) else Outcome.EAGER
-        dims = native.dims
-        if native.max_kv_len is not None:
-            dims = dims._replace(top_k=min(dims.top_k, native.max_kv_len))
-        written = sizing.scratch(trouble.call._replace(dims=dims), self.recorder.layout)
-        certain = written.exact and written.bytes > trouble.scratch_available
-        return Outcome.OVERRUN if certain else Outcome.EAGER
 
-    def _refused_again(self, native: NativeCall, trouble: _Trouble) -> bool:
-        """The external counter is not in the key: each call brings one of its own."""
-        if trouble.refused is None or trouble.refused.slab != sizing.EXTERNAL_COUNTER:
-            return True
-        call = trouble.call._replace(counter_buffer_bytes=native.counter_buffer_bytes)
-        layout, address = self.recorder.layout, native.workspace_address
-        return not sizing.carve(call, layout, native.workspace_bytes, address).ok
+def _with_arguments(args: tuple[Any, ...], handling: Handling | None) -> Handling:
+    """Makes a call with other arguments than it came with."""
+
+    def make(native: NativeFunction, _args: tuple[Any, ...]) -> Any:  # noqa: ANN401
+        return native(*args) if handling is None else handling(native, args)
+
+    return make

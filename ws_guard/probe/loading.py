@@ -1,7 +1,7 @@
 """Where FlashInfer's native modules come into a process, and how their ops are replaced there.
 
-One door: `flashinfer.jit.core.JitSpec.build_and_load`, for the spec `fmha_gen`. Whoever imports
-flashinfer first brings the door; nothing is imported early.
+One door: `flashinfer.jit.core.JitSpec.build_and_load`, for the spec `fmha_gen` and those of XQA.
+Whoever imports flashinfer first brings the door; nothing is imported early.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from typing import Any
 
 DOOR = "flashinfer.jit.core"
 SPEC_NAME = "fmha_gen"
+#: What the specs of XQA's modules are named by: there is one for each kind of call.
+_XQA_SPEC_PREFIX = "xqa_"
 _LOADER_FUNCTION = "get_trtllm_gen_fmha_module"
+
+
+def is_instrumented(spec_name: str) -> bool:
+    """Whether a JIT spec builds a module with native ops of ours."""
+    return spec_name == SPEC_NAME or spec_name.startswith(_XQA_SPEC_PREFIX)
 
 
 class PostImport(MetaPathFinder):
@@ -81,7 +88,7 @@ class Door:
         @functools.wraps(original)
         def build_and_load(spec: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
             module = original(spec, *args, **kwargs)
-            if spec.name == SPEC_NAME:
+            if is_instrumented(spec.name):
                 on_load(module)
             return module
 

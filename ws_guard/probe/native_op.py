@@ -1,30 +1,26 @@
 """The wrapper around one native op: the hot path.
 
-It is written flat on purpose. A call of a known, harmless shape costs one dictionary lookup, one
-counter and one ring word; nothing here may raise, query CUDA, or keep a tensor alive.
+It is written flat on purpose. A call like the one before it, as the layers of a model make them,
+costs a few comparisons, one counter and one time; a known shape costs a lookup and a ring word
+more; what is new or doubtful goes to the ledger. Nothing here may raise, query CUDA, or keep a
+tensor alive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Integral
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from typing import Any, NamedTuple
+from weakref import ref
 
-from ws_guard.board.format import RING_CALLS
-from ws_guard.board.writer import RING_WORD
+from ws_guard.board.format import CODE_BITS, TICK_BITS
 from ws_guard.contract import Contract
 from ws_guard.sizing import HeadDims
 
+from .calls import Handling, Key, Known, Met, NativeCall, NativeFunction, whole
 from .dynamo import hide_from_dynamo
-from .ledger import Key, Ledger, NativeCall
-from .tuning import Tuning
-
-_RING_MASK = RING_CALLS - 1
-# A ring word is (ticks, row, outcome); ticks are 1,024 ns and stand above 18 bits.
-_TICK_SHIFT, _CODE_BITS = 10, 18
-
-NativeFunction = Callable[..., Any]
+from .hot import Front, Places, in_front_of
+from .ledger import Ledger
 
 
 class Positions(NamedTuple):
@@ -43,6 +39,34 @@ class Positions(NamedTuple):
     lse: int | None
     top_k: int | None
     sparse_indices: int | None
+
+    def read(self, args: tuple[Any, ...]) -> NativeCall:
+        """What matters of a call. Only shapes, sizes and addresses are looked at."""
+        query, workspace = args[self.query], args[self.workspace]
+        counter = None if self.counter is None else args[self.counter]
+        top_k = 0 if self.top_k is None else max(0, whole(args, self.top_k))
+        if self.sparse_indices is not None:
+            top_k = args[self.sparse_indices].shape[-1]
+        return NativeCall(
+            batch=whole(args, self.batch),
+            heads=query.shape[1],
+            q_len=whole(args, self.q_len),
+            lse=self.lse is not None and args[self.lse] is not None,
+            sm_count=whole(args, self.sm_count),
+            workspace_bytes=whole(args, self.workspace_size),
+            workspace_address=workspace.data_ptr(),
+            dims=HeadDims(query.shape[2], args[self.out].shape[-1], top_k),
+            max_kv_len=None if self.kv_len is None else whole(args, self.kv_len),
+            sum_q=query.shape[0],
+            counter_buffer_bytes=None if counter is None else counter.numel() * counter.itemsize,
+        )
+
+    def with_workspace(self, args: tuple[Any, ...], workspace: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        """The same call on another workspace, a tensor of uint8."""
+        changed = list(args)
+        changed[self.workspace] = workspace.view(args[self.workspace].dtype)
+        changed[self.workspace_size] = workspace.numel()
+        return tuple(changed)
 
 
 def positions_of(contract: Contract, op: str) -> Positions:
@@ -71,97 +95,118 @@ def positions_of(contract: Contract, op: str) -> Positions:
     )
 
 
-def instrument(
-    native: NativeFunction, where: Positions, ledger: Ledger, tuning: Tuning
-) -> NativeFunction:
+def instrument(native: NativeFunction, where: Positions, ledger: Ledger) -> NativeFunction:
     """A function that does what `native` does and accounts for every call of it."""
-    op, recorder, rows = ledger.op, ledger.recorder, ledger.rows
     query_at, q_len_at, batch_at = where.query, where.q_len, where.batch
     size_at, workspace_at = where.workspace_size, where.workspace
-    # An op without LSE looks at an argument that is never None: its key is then always the same.
-    lse_at = where.workspace if where.lse is None else where.lse
-    # Sparse and dense MLA may share a workspace; an op of one kind looks at a number of its key.
-    top_k_at = where.q_len if where.top_k is None else where.top_k
-    per_token = ledger.per_token
-    slot = recorder.slot
-    words, next_call, attached_ns = slot.words, slot.next_call, slot.attached_monotonic_ns
-
-    def rebind() -> None:
-        nonlocal words, next_call, attached_ns
-        slot = recorder.slot
-        words, next_call, attached_ns = slot.words, slot.next_call, slot.attached_monotonic_ns
-
-    def account(args: tuple[Any, ...], key: Key) -> bool:
-        if len(args) != where.arguments:
-            raise TypeError(f"{op} was called with {len(args)} arguments, not {where.arguments}")
-        return ledger.account(read_call(args, where), key, tuning.tuner.is_tuning_mode)
+    lse_at, top_k_at = _lse_at(where), _top_k_at(where)
+    lane, recorder = ledger.lane, ledger.recorder
+    meet = _meeting(where, ledger, lambda: front)
 
     def probe(*args: Any) -> Any:  # noqa: ANN401 - whatever the native function takes and gives
-        refusal_foreseen = False
+        handling = None
         try:
-            tokens, heads, head_dim = args[query_at].shape
-            key = (
-                args[batch_at],
-                args[q_len_at],
-                heads,
-                head_dim,
-                args[workspace_at].data_ptr(),
-                args[size_at],
-                args[lse_at] is None,
-                tokens if per_token else args[top_k_at],
+            batch, q_len, size, no_lse, top_k, shape, workspace, address, words, word, times = (
+                ledger.run
             )
-            row = rows.get(key)
-            if row is None or tuning.tuner.is_tuning_mode:
-                refusal_foreseen = account(args, key)
+            if (
+                args[batch_at] == batch
+                and args[q_len_at] == q_len
+                and args[size_at] == size
+                and (args[lse_at] is None) is no_lse
+                and args[top_k_at] == top_k
+                and args[query_at].shape == shape
+                and (workspace() is args[workspace_at] or args[workspace_at].data_ptr() == address)
+            ):
+                words[word] += 1
+                times[lane] = monotonic()
             else:
-                count_word, sum_word, ring_code, _ = row
-                words[count_word] += 1
-                if sum_word:
-                    words[sum_word] += key[0]
-                words[RING_WORD + (next_call() & _RING_MASK)] = (
-                    monotonic_ns() - attached_ns
-                ) >> _TICK_SHIFT << _CODE_BITS | ring_code
+                handling = meet(args)
         except Exception as error:  # noqa: BLE001 - the probe never harms the engine
             recorder.stumbled(error)
+        if handling is not None:
+            return handling(native, args)
         try:
-            result = native(*args)
+            return native(*args)
         except Exception as error:
-            recorder.native_failed(op, refusal_foreseen, error, tuning)
+            ledger.native_failed(error)
             raise
-        if refusal_foreseen:
-            recorder.native_passed(op)
-        return result
 
-    recorder.on_new_slot.append(rebind)
     hide_from_dynamo(probe)
-    return probe
-
-
-def read_call(args: tuple[Any, ...], where: Positions) -> NativeCall:
-    """What matters of a call's arguments. Only shapes, sizes and addresses are looked at."""
-
-    def number(at: int) -> int:
-        value = args[at]
-        # A tensor here would be compared, which asks CUDA for its value, and kept alive in a row.
-        if not isinstance(value, Integral):
-            raise TypeError(f"{type(value).__name__} at {at} where a whole number was expected")
-        return int(value)
-
-    query = args[where.query]
-    counter = None if where.counter is None else args[where.counter]
-    top_k = 0 if where.top_k is None else max(0, number(where.top_k))
-    if where.sparse_indices is not None:
-        top_k = args[where.sparse_indices].shape[-1]
-    return NativeCall(
-        batch=number(where.batch),
-        heads=query.shape[1],
-        q_len=number(where.q_len),
-        lse=where.lse is not None and args[where.lse] is not None,
-        sm_count=number(where.sm_count),
-        workspace_bytes=number(where.workspace_size),
-        workspace_address=args[where.workspace].data_ptr(),
-        dims=HeadDims(query.shape[2], args[where.out].shape[-1], top_k),
-        max_kv_len=None if where.kv_len is None else number(where.kv_len),
-        sum_q=query.shape[0],
-        counter_buffer_bytes=None if counter is None else counter.numel() * counter.itemsize,
+    places = Places(
+        where.arguments,
+        (batch_at, q_len_at, size_at, top_k_at),
+        lse_at,
+        ((query_at, "shape"), (workspace_at, "data_ptr")),
     )
+    front = in_front_of(probe, native, ledger.native_failed, ledger.hot_lane, places)
+    return front
+
+
+def _meeting(
+    where: Positions, ledger: Ledger, owner: Callable[[], object]
+) -> Callable[[tuple[Any, ...]], Handling | None]:
+    """What the hot path calls for a call that is not like the one before it."""
+    query_at, q_len_at, batch_at = where.query, where.q_len, where.batch
+    size_at, workspace_at = where.workspace_size, where.workspace
+    lse_at, top_k_at = _lse_at(where), _top_k_at(where)
+    per_token = ledger.per_token
+
+    def meet(args: tuple[Any, ...]) -> Handling | None:
+        if len(args) != where.arguments:
+            count = f"{len(args)} arguments, not {where.arguments}"
+            raise TypeError(f"{ledger.op} was called with {count}")
+        shape, workspace = args[query_at].shape, args[workspace_at]
+        tokens, heads, head_dim = shape
+        batch, q_len, size = args[batch_at], args[q_len_at], args[size_at]
+        no_lse, top_k, address = args[lse_at] is None, args[top_k_at], workspace.data_ptr()
+        # The tokens of a batch vary from step to step where they do not follow from it.
+        tokens = tokens if per_token else 0
+        key = (batch, q_len, size, no_lse, top_k, heads, head_dim, address, tokens)
+        shapes = ledger.known
+        known = shapes.get(key)
+        if known is not None and known.run[5] == shape and known.run[6]() is workspace:
+            count_known(ledger, shapes, known, owner())
+            return None
+        like = (batch, q_len, size, no_lse, top_k, shape, ref(workspace), address)
+        front = Front((batch, q_len, size, top_k), no_lse, (*shape, address))
+        if known is None:
+            lse = not no_lse
+            return ledger.meet(
+                Met(key, like, front, batch, lse, workspace, address, size, args, where)
+            )
+        known = shapes[key] = known._replace(run=(*like, *known.run[len(like) :]), front=front)
+        count_known(ledger, shapes, known, owner())
+        return None
+
+    return meet
+
+
+def count_known(ledger: Ledger, shapes: dict[Key, Known], known: Known, owner: object) -> None:
+    """Count the first call of a run of a known shape; `owner` is the function that was called."""
+    run, _, code, sum_word = known
+    words, word, times = run[-3:]
+    words[word] += 1
+    if sum_word:
+        words[sum_word] += run[0]
+    if ledger.ring_code != code:
+        ledger.ring_code = code
+        slot, lane = ledger.recorder.slot, ledger.lane
+        moment = monotonic_ns() >> TICK_BITS << CODE_BITS | code
+        slot.ring[slot.next_place()] = slot.last_run[lane] = moment
+    times[ledger.lane] = monotonic()
+    if not sum_word:
+        ledger.follow(known, owner)
+        # A capture or tuning has begun meanwhile: calls are counted in another way.
+        if ledger.known is not shapes:
+            ledger.end_run()
+
+
+def _lse_at(where: Positions) -> int:
+    """An op without LSE looks at an argument that is never None: it is then always the same."""
+    return where.workspace if where.lse is None else where.lse
+
+
+def _top_k_at(where: Positions) -> int:
+    """Sparse and dense MLA may share a workspace; an op of one kind looks at a number it knows."""
+    return where.q_len if where.top_k is None else where.top_k

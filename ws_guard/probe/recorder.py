@@ -12,15 +12,13 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ws_guard.board import MAX_WORKSPACES, OVERFLOW, Board, Slot, remove_dead
+from ws_guard.board import ACTIONS, MAX_WORKSPACES, OVERFLOW, Board, Shape, Slot, remove_dead
 from ws_guard.board.format import Header, event_word
 from ws_guard.sizing import Layout
 
-from .tuning import Tuning
-
 log = logging.getLogger("ws_guard")
 
-_OBSERVED = 0
+_OBSERVED = ACTIONS.index("observed")
 _LOGGED_KINDS = 100
 
 
@@ -45,8 +43,13 @@ class Recorder:
         """With `later` the slot opens when somebody attaches, or at the first native call."""
         self.layout = layout
         self.lock = threading.RLock()
+        #: Called before anything else when `slot` becomes another one: whoever holds addresses in
+        #: the old one lets go. These do not fail.
+        self.before_new_slot: list[Callable[[], object]] = []
         #: Called whenever `slot` has become another one.
         self.on_new_slot: list[Callable[[], None]] = []
+        #: Called after those.
+        self.after_new_slot: list[Callable[[], None]] = []
         self._board = board
         self._ops = {op: index for index, op in enumerate(ops)}
         self._document: dict[str, Any] = {**document, "ops": ops, "workspaces": []}
@@ -54,6 +57,7 @@ class Recorder:
         #: Asked for the site's name when a workspace is met first: (address, op) -> name or "".
         self.site_of: Callable[[int, str], str] = lambda _address, _op: ""
         self._logged: set[str] = set()
+        self._warnings: dict[str, str] = {}
         self._attach_pending = later
         self._closed = False
         self._finalizer: Any = None
@@ -64,6 +68,11 @@ class Recorder:
     def op_number(self, op: str) -> int:
         """The number of an op in the slot."""
         return self._ops[op]
+
+    def op_name(self, number: int) -> str:
+        """The op of a number in the slot."""
+        names: list[str] = self._document["ops"]
+        return names[number]
 
     def workspace_number(self, address: int, op: str = "") -> int:
         """A workspace's number by first sight of its address; the last stands for `other`.
@@ -81,6 +90,31 @@ class Recorder:
             self.describe(workspaces=[*names, _free_name(site or f"ws{number}", names)])
         return number
 
+    def workspace_name(self, number: int) -> str:
+        """What the workspace of a number is called; the last number stands for `other`."""
+        names: list[str] = self._document["workspaces"]
+        return names[number] if number < len(names) else "other"
+
+    def workspaces_at(self, address: int) -> list[int]:
+        """Numbers of the workspaces at an address: one, unless sites share it."""
+        return [number for (at, _), number in self._workspaces.items() if at == address]
+
+    def tell(self, shape: Shape) -> dict[str, Any]:
+        """A shape, as the document tells it."""
+        return {
+            "op": self.op_name(shape.op),
+            "batch": shape.batch,
+            "heads": shape.heads,
+            "q_len": shape.q_len,
+            "lse": shape.lse,
+        }
+
+    def planned(self, number: int) -> dict[str, Any]:
+        """The plan of the workspace of a number; empty where none is known."""
+        name = self.workspace_name(number)
+        plans: list[dict[str, Any]] = self._document.get("planned") or []
+        return next((plan for plan in plans if plan.get("workspace") == name), {})
+
     def _site_name(self, address: int, op: str) -> str:
         try:
             return self.site_of(address, op)
@@ -96,6 +130,17 @@ class Recorder:
                 changes["info"] = {**self._document.get("info", {}), **info}
             self._document.update(changes)
             self._publish(self.slot)
+
+    def set_warning(self, key: str, text: str) -> None:
+        """Say in /health that something is known to end badly; "" takes it back."""
+        with self.lock:
+            if text == self._warnings.get(key, ""):
+                return
+            self._warnings.pop(key, None)
+            if text:
+                self._warnings[key] = text
+                self.warn(text)
+            self.describe(warnings=list(self._warnings.values()))
 
     def attach(self, **told: object) -> None:
         """Open the slot if it is not open yet, with `told` in its document."""
@@ -165,24 +210,34 @@ class Recorder:
                 slot.close()
 
     def _replace_slot(self, slot: Slot) -> None:
+        for let_go in self.before_new_slot:
+            let_go()
         self.slot = slot
-        for rebind in self.on_new_slot:
+        for rebind in [*self.on_new_slot, *self.after_new_slot]:
+            self._try(rebind)
+
+    def _try(self, rebind: Callable[[], None]) -> None:
+        try:
             rebind()
+        except Exception as error:  # noqa: BLE001 - at a fork, or while the engine exits
+            self.stumbled(error)
 
     # -- what went wrong ----------------------------------------------------------------------
     # Called around native calls: whatever happens here, the engine goes on as if we were not there.
 
-    def add_event(self, op: str, kind: int) -> None:
-        """Count an overflow or overrun that was observed."""
-        self.slot.add_event(self._ops[op], kind, _OBSERVED)
+    def add_event(self, op: str, kind: int, action: str) -> None:
+        """Count an overflow or overrun that was observed, raised or split."""
+        self.slot.add_event(self._ops[op], kind, ACTIONS.index(action))
 
-    def native_failed(self, op: str, foreseen: bool, error: Exception, tuning: Tuning) -> None:
+    def native_failed(
+        self, op: str, foreseen: bool, error: Exception, *, tuning: bool = False
+    ) -> None:
         """A native call raised: right the account where that was not what was foreseen."""
         with contextlib.suppress(Exception), self.lock:
             # The tuner tries what may be refused, and swallows the refusals: no event.
-            refused = is_refusal(error) and not tuning.tuner.is_tuning_mode
+            refused = is_refusal(error) and not tuning
             if refused and not foreseen:
-                self.add_event(op, OVERFLOW)
+                self.add_event(op, OVERFLOW, "observed")
                 self.stumbled(f"a refusal was not foreseen: {str(error)[:200]}")
             if foreseen and not refused:
                 self._take_back(op)

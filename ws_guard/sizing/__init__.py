@@ -13,11 +13,19 @@ from .layouts import (
     NATIVE_SLABS,
     OPS,
     SLABS,
+    XQA_OPS,
+    XQA_SEMAPHORE_BYTES,
     Entry,
     Layout,
     Slab,
 )
-from .limits import overflow_threshold_batch, overrun_batches, overruns, worst_need_bytes
+from .limits import (
+    last_batch_with_scratch,
+    overflow_threshold_batch,
+    overrun_batches,
+    overruns,
+    worst_need_bytes,
+)
 from .plan import Deployment, Plan, judge, plan
 from .releases import (
     DEFAULT_SM_COUNT,
@@ -27,7 +35,8 @@ from .releases import (
     layouts_of_release,
     sm_count_of_gpu,
 )
-from .scratch import Scratch, may_use_scratch, scratch
+from .scratch import may_use_scratch, scratch
+from .slabs import Scratch, head_slab
 
 __all__ = [
     "DEFAULT_SM_COUNT",
@@ -42,6 +51,8 @@ __all__ = [
     "OLDEST_SEEN",
     "OPS",
     "SLABS",
+    "XQA_OPS",
+    "XQA_SEMAPHORE_BYTES",
     "Call",
     "Carve",
     "Deployment",
@@ -55,8 +66,10 @@ __all__ = [
     "Scratch",
     "Slab",
     "carve",
+    "head_slab",
     "is_newer_than_seen",
     "judge",
+    "last_batch_with_scratch",
     "layouts_of_release",
     "may_use_scratch",
     "need",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .errors import InputError, whole
-from .layouts import ENTRIES, Entry
+from .layouts import ENTRY_OF_OP, Entry
 
 _INT32_MAX = (1 << 31) - 1
 #: No GPU of the Blackwell family comes near it; a bigger number is a typing error.
@@ -23,9 +23,12 @@ class HeadDims(NamedTuple):
 class Call(NamedTuple):
     """One native call, in the words of the design: heads, batch, q_len (tokens), LSE.
 
-    `sum_q` (query tokens of the whole batch) matters to layout A's ragged entry alone, `dims` only
-    to scratch. `counter_buffer_bytes` is the size of the external counter, None where the call
+    `sum_q` (query tokens of the whole batch) matters to layout A's ragged entry and to XQA, `dims`
+    only to scratch. `counter_buffer_bytes` is the size of the external counter, None where the call
     brings one that is large enough, as FlashInfer's own Python does.
+
+    The last three matter to XQA alone; None where they are not known. `max_kv_len` is the tokens
+    that a row of the page table has room for, `sm90_fp8` whether the FP8 kernel of Hopper runs.
     """
 
     entry: Entry
@@ -37,17 +40,25 @@ class Call(NamedTuple):
     sum_q: int | None = None
     counter_buffer_bytes: int | None = None
     dims: HeadDims | None = None
+    kv_heads: int | None = None
+    max_kv_len: int | None = None
+    sm90_fp8: bool | None = None
 
     def checked(self) -> Call:
         """The call itself, or an `InputError` that names what no call can have."""
-        if self.entry not in ENTRIES:
-            raise InputError(f"entry must be one of {', '.join(ENTRIES)}, got {self.entry!r}")
+        known = tuple(ENTRY_OF_OP.values())
+        if self.entry not in known:
+            raise InputError(f"entry must be one of {', '.join(known)}, got {self.entry!r}")
         whole("num_qo_heads", self.heads, least=1, most=_INT32_MAX)
         whole("batch_size", self.batch, least=1, most=_INT32_MAX)
         whole("max_q_len", self.q_len, least=1, most=_INT32_MAX)
         whole("sm_count", self.sm_count, least=1, most=MAX_SM_COUNT)
         if self.sum_q is not None:
             whole("sum_q", self.sum_q, least=0, most=_INT32_MAX)
+        if self.kv_heads is not None:
+            whole("num_kv_heads", self.kv_heads, least=1, most=self.heads)
+        if self.max_kv_len is not None:
+            whole("max_kv_len", self.max_kv_len, least=0, most=_INT32_MAX)
         if self.counter_buffer_bytes is not None:
             whole("counter_buffer_bytes", self.counter_buffer_bytes, least=0)
         if 8 * self.heads * self.batch * (self.q_len + 255) >= 1 << 63:

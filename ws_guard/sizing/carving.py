@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .call import Call
-from .layouts import ALIGNMENT, EXTERNAL_COUNTER, NATIVE_SLABS, Layout, Slab
+from .layouts import (
+    ALIGNMENT,
+    EXTERNAL_COUNTER,
+    NATIVE_SLABS,
+    XQA_OPS,
+    XQA_SEMAPHORE_BYTES,
+    Layout,
+    Slab,
+)
 from .scratch import scratch
-from .slabs import carved_slabs, external_counter_bytes, slab_bytes
+from .slabs import Scratch, carved_slabs, external_counter_bytes, slab_bytes
 
 
 class Refusal(NamedTuple):
@@ -40,8 +48,13 @@ def carve(call: Call, layout: Layout, workspace_bytes: int, address: int = 0) ->
     """Carve `call` out of `workspace_bytes` bytes at `address` as the launcher would.
 
     The allocator is `std::align`: it refuses when padding + size exceed what remains, and reports
-    the remainder before padding (FlashInfer `allocator.h`, 0.6.8 to 0.7.4).
+    the remainder before padding (FlashInfer `allocator.h`, 0.6.8 to 0.7.4). XQA's workspace is
+    sliced and never refused: one that ends within the semaphores leaves 0 bytes of scratch.
     """
+    if call.entry in XQA_OPS:
+        semaphores = min(workspace_bytes, XQA_SEMAPHORE_BYTES)
+        slices: dict[Slab, int] = {"counter": 0, "scratch": semaphores}
+        return Carve(True, slices, None, workspace_bytes - semaphores)
     short = _short_external_counter(call, layout)
     if short is not None:
         return Carve(False, {}, short, None)
@@ -84,6 +97,8 @@ class Need(NamedTuple):
 
 def need(call: Call, layout: Layout, address: int = 0) -> Need:
     """What `call` needs of a workspace at `address`, whether or not it fits anywhere."""
+    if call.entry in XQA_OPS:
+        return _need_of_slices(scratch(call, layout))
     sizes = carved_slabs(call, layout)
     offset = 0
     for size in sizes.values():
@@ -97,3 +112,13 @@ def need(call: Call, layout: Layout, address: int = 0) -> Need:
         "scratch": written.bytes,
     }
     return Need(offset + written.bytes, slabs, written.exact)
+
+
+def _need_of_slices(written: Scratch) -> Need:
+    """XQA's scratch begins behind its semaphores, without alignment."""
+    slabs: dict[Slab, int] = {
+        "counter": XQA_SEMAPHORE_BYTES,
+        "softmax_stats": 0,
+        "scratch": written.bytes,
+    }
+    return Need(XQA_SEMAPHORE_BYTES + written.bytes, slabs, written.exact)

@@ -7,22 +7,26 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Entry = Literal["decode", "context", "ragged", "dsv4"]
+Entry = Literal["decode", "context", "ragged", "dsv4", "xqa", "xqa_mla"]
 Slab = Literal["counter", "softmax_stats", "scratch"]
 SizeRule = Literal["counter", "padded_stats", "stats_per_token", "rest"]
 Condition = Literal["always", "lse"]
 
+#: The entries of trtllm-gen's launcher.
 ENTRIES: tuple[Entry, ...] = ("decode", "context", "ragged", "dsv4")
 SLABS: tuple[Slab, ...] = ("counter", "softmax_stats", "scratch")
 
-#: The native op behind each entry, as the compiled module exports it.
+#: The native op behind each entry of trtllm-gen, as its launcher exports it.
 OPS: dict[Entry, str] = {
     "decode": "trtllm_paged_attention_decode",
     "context": "trtllm_paged_attention_context",
     "ragged": "trtllm_ragged_attention",
     "dsv4": "trtllm_paged_attention_decode_sparse_mla_dsv4",
 }
-ENTRY_OF_OP: dict[str, Entry] = {op: entry for entry, op in OPS.items()}
+#: XQA's native ops, of modules of their own. FlashInfer's Python slices their workspace, whatever
+#: the layout: no allocator looks at it, and nothing is refused.
+XQA_OPS: dict[Entry, str] = {"xqa": "xqa_wrapper", "xqa_mla": "xqa_wrapper_mla"}
+ENTRY_OF_OP: dict[str, Entry] = {op: entry for entry, op in (OPS | XQA_OPS).items()}
 
 #: What the launcher calls each slab in its error texts.
 NATIVE_SLABS: dict[Slab, str] = {
@@ -35,6 +39,8 @@ EXTERNAL_COUNTER = "multi_ctas_kv_counter_buffer"
 
 ALIGNMENT = 16
 MIB = 1 << 20
+#: What Python slices off the workspace as XQA's semaphores before it hands on the rest as scratch.
+XQA_SEMAPHORE_BYTES = 8 * MIB
 #: vLLM's default workspace: the base that a recommendation keeps.
 DEFAULT_WORKSPACE_BYTES = 394 * MIB
 #: The grid's Z dimension is the batch.

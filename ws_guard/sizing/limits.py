@@ -40,23 +40,30 @@ def overrun_batches(
     call: Call, layout: Layout, workspace_bytes: int, address: int = 0
 ) -> tuple[int, int] | None:
     """(lowest, highest) batch up to `call.batch` that overruns; None in a sane workspace."""
-    hit = [
-        batch
-        for batch in _batches_with_scratch(call)
-        if overruns(call._replace(batch=batch), layout, workspace_bytes, address)
-    ]
-    return (hit[0], hit[-1]) if hit else None
+
+    def hit(batch: int) -> bool:
+        return overruns(call._replace(batch=batch), layout, workspace_bytes, address)
+
+    last = last_batch_with_scratch(call)
+    if call.entry == "xqa_mla":
+        first = bisect_left(range(1, last + 1), True, key=hit) + 1
+        return (first, last) if first <= last else None
+    hits = [batch for batch in range(1, last + 1) if hit(batch)]
+    return (hits[0], hits[-1]) if hits else None
 
 
 def worst_need_bytes(call: Call, layout: Layout, address: int = 0) -> int:
     """The largest need of any batch up to `call.batch`, in bytes.
 
     Slabs grow with the batch and scratch ends at sm_count / 2 rows: the worst is the planned batch
-    or one of the few that use scratch.
+    or one of the few that use scratch. (Where scratch never ends it grows as well.)
     """
-    batches = [*_batches_with_scratch(call), call.batch]
+    batches = [*range(1, min(call.batch, call.sm_count // 2) + 1), call.batch]
     return max(need(call._replace(batch=b), layout, address).total for b in batches)
 
 
-def _batches_with_scratch(call: Call) -> range:
-    return range(1, min(call.batch, call.sm_count // 2) + 1)
+def last_batch_with_scratch(call: Call) -> int:
+    """The largest batch up to `call.batch` for which the kernel may write scratch at all."""
+    if call.entry == "xqa_mla":
+        return call.batch
+    return min(call.batch, call.sm_count // 2)

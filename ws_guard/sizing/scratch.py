@@ -10,11 +10,10 @@ Source: `fmhaKernels.cuh` and `kernelParams.h` of FlashInfer 0.6.14 and 0.6.15.p
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from .call import Call, HeadDims
-from .layouts import Layout
-from .slabs import carves_scratch
+from .layouts import XQA_OPS, Layout
+from .slabs import Scratch, carves_scratch
+from .xqa import may_use_xqa_scratch, xqa_scratch
 
 # The widest tile of any generation kernel: 128 query rows, at most 256 value elements per CTA.
 _WIDEST_STEP_Q = 128
@@ -27,19 +26,14 @@ _KV_STEPS = (128, 256)
 _SPARSE_MLA_HEADS = {8, 16, 32, 64, 128}
 
 
-class Scratch(NamedTuple):
-    """Bytes of scratch; `exact`, or the most that any kernel of that shape writes."""
-
-    bytes: int
-    exact: bool
-
-
 def scratch(call: Call, layout: Layout) -> Scratch:
     """Scratch bytes that the kernel writes for `call`, over a KV cache as long as it can be.
 
     The grid's Z is the batch, and KV is split only while CTAs are fewer than half the SMs, so any
-    batch above sm_count / 2 writes none; nor do context and ragged.
+    batch above sm_count / 2 writes none; nor do context and ragged. XQA's: see module `xqa`.
     """
+    if call.entry in XQA_OPS:
+        return xqa_scratch(call)
     if not carves_scratch(call.entry, layout) or not may_use_scratch(call):
         return Scratch(0, True)
     dims = call.dims
@@ -55,6 +49,8 @@ def scratch(call: Call, layout: Layout) -> Scratch:
 
 def may_use_scratch(call: Call) -> bool:
     """Whether a kernel chosen for `call` can split KV over CTAs at all."""
+    if call.entry in XQA_OPS:
+        return may_use_xqa_scratch(call)
     return call.entry in ("decode", "dsv4") and 0 < call.batch <= call.sm_count // 2
 
 

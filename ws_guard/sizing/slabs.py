@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .call import Call
-from .layouts import Entry, Layout, SizeRule, Slab
+from .layouts import XQA_OPS, Entry, Layout, SizeRule, Slab
 
 _SIZEOF_FLOAT2 = 8
 _SIZEOF_INT32 = 4
+
+
+class Scratch(NamedTuple):
+    """Bytes of scratch; `exact`, or the most that any kernel of that shape writes."""
+
+    bytes: int
+    exact: bool
 
 
 def round_up(value: int, multiple: int) -> int:
@@ -32,6 +41,11 @@ def external_counter_bytes(call: Call) -> int:
     return _SIZEOF_INT32 * round_up(max(call.batch * call.heads, call.sm_count), 8)
 
 
+def ceil_div(value: int, divisor: int) -> int:
+    """`value / divisor`, rounded up."""
+    return -(-value // divisor)
+
+
 def carved_slabs(call: Call, layout: Layout) -> dict[Slab, int]:
     """The slabs that the launcher carves for this call with a size of their own, in order."""
     return {
@@ -39,6 +53,14 @@ def carved_slabs(call: Call, layout: Layout) -> dict[Slab, int]:
         for step in layout.steps[call.entry]
         if step.size != "rest" and (step.when == "always" or call.lse)
     }
+
+
+def head_slab(entry: Entry, lse: bool, layout: Layout) -> Slab | None:
+    """The slab at the head of a workspace; None where a call carves nothing."""
+    if entry in XQA_OPS:
+        return "counter"
+    steps = (step for step in layout.steps[entry] if step.when == "always" or lse)
+    return next((step.slab for step in steps), None)
 
 
 def carves_scratch(entry: Entry, layout: Layout) -> bool:

@@ -1,0 +1,63 @@
+"""The messages, as FlashInfer, vLLM and torch write them."""
+
+from __future__ import annotations
+
+#: No model of this machine's hub cache takes part.
+NO_HUB = {"HF_HUB_CACHE": "/nowhere"}
+
+
+def overflow(slab: str, size: int, available: int, line: int = 49) -> str:
+    """FlashInfer since August 2025."""
+    return (
+        "RuntimeError: Error in function 'aligned_alloc' at "
+        f"/workspace/include/flashinfer/allocator.h:{line}: "
+        f"Buffer overflow when allocating memory for {slab} with size {size} and alignment 16, "
+        f"but only {available} bytes available in AlignedAllocator. "
+        "Increase the workspace buffer size."
+    )
+
+
+def old_overflow(slab: str, size: int) -> str:
+    """FlashInfer from August 2024 to July 2025."""
+    return (
+        f"RuntimeError: Failed to allocate memory for {slab} with size {size} and alignment 16 "
+        "in AlignedAllocator"
+    )
+
+
+#: FlashInfer before that, its spelling included.
+UNNAMED = "RuntimeError: RuntimeError: Out of workspace memory in AlignedAlloactor"
+
+
+def short_counter(given: int, needed: int) -> str:
+    """FlashInfer's Python, 0.6.15 on."""
+    return (
+        f"ValueError: multi_ctas_kv_counter_buffer is too small: got {given} bytes, "
+        f"need {needed} bytes"
+    )
+
+
+#: The launcher itself.
+COUNTER_CHECK = (
+    "RuntimeError: Check failed: (static_cast<size_t>(multi_ctas_kv_counter_size) >= "
+    "counter_bytes) is false: "
+)
+
+
+def locked(caller: str, needed: str, current: str) -> str:
+    """vLLM's workspace manager; sizes in MiB with two decimals."""
+    return (
+        f"AssertionError: Workspace is locked but allocation from '{caller}' requires {needed} MB, "
+        f"current size is {current} MB. Workspace growth is not allowed after locking."
+    )
+
+
+def out_of_memory(wanted: str, free: str, total: str = "21.66 GiB") -> str:
+    """torch 2.x."""
+    return (
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {wanted}. "
+        f"GPU 0 has a total capacity of {total} of which {free} is free. "
+        "Including non-PyTorch memory, this process has 21.20 GiB memory in use. Of the allocated "
+        "memory 20.58 GiB is allocated by PyTorch, and 217.30 MiB is reserved by PyTorch but "
+        "unallocated."
+    )

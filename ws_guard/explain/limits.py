@@ -1,0 +1,107 @@
+"""Which calls a deployment can make: bounds of rows and query tokens, heads of the kernel."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ws_guard.engines.sites import Site
+
+from .evidence import Evidence
+from .readings import Reading
+
+#: A model's heads gathered over a group stay below; a divisor above is no head count.
+MOST_HEADS = 1024
+#: Query tokens of a row; more than any model's context.
+MOST_Q_LEN = 1 << 20
+#: Speculation that is not told drafts a few tokens; beyond this nobody does.
+_MOST_DRAFTED = 64
+
+
+class Shape(NamedTuple):
+    """Heads, rows, and the query lengths from `low` to `high` that ask for the same slab."""
+
+    heads: int
+    batch: int
+    low: int
+    high: int
+
+
+def kernel_heads(reading: Reading, evidence: Evidence) -> set[int] | None:
+    """Heads that the kernel can see in this deployment; None where the log does not tell."""
+    if evidence.kernel_heads is not None:
+        return {evidence.kernel_heads}
+    tp, dcp = evidence.attention_tp, evidence.parallel("dcp")
+    if not evidence.heads or tp is None:
+        return None
+    per_rank = {-(-heads // tp) for heads in evidence.heads}
+    # Without a word about DCP its group is any part of the ranks.
+    groups = {dcp} if dcp is not None else {n for n in range(1, tp + 1) if tp % n == 0}
+    gathered = {heads * group for heads in per_rank for group in groups}
+    if reading.site is None:
+        return per_rank | gathered
+    if reading.site.heads == "gathered":
+        return gathered
+    if reading.site.heads == "padded":
+        return {64 if heads <= 64 else max(128, heads) for heads in per_rank}
+    return per_rank
+
+
+def likely_heads(evidence: Evidence) -> set[int]:
+    """Head counts that the model's heads lead to under some parallel size."""
+    return {
+        heads // part
+        for heads in evidence.heads
+        for part in range(1, heads + 1)
+        if heads % part == 0
+    }
+
+
+def within(shape: Shape, reading: Reading, evidence: Evidence) -> Shape | None:
+    """The shape with the lengths that the deployment's limits leave; None where none is left."""
+    low, high = shape.low, shape.high
+    seqs, tokens = _seqs(reading, evidence), evidence.tokens
+    site = reading.site
+    if reading.entry in ("decode", "dsv4"):
+        if site is not None:
+            high = min(high, _longest_row(site, evidence))
+            if site.batch != "tokens" and seqs is not None and shape.batch > seqs:
+                return None
+        if tokens is not None:
+            # Rows of one length: together they are the tokens of the step.
+            most = max(tokens, (seqs or 0) * high) if site and site.batch != "tokens" else tokens
+            high = min(high, most // shape.batch)
+    else:
+        if seqs is not None and shape.batch > seqs:
+            return None
+        if tokens is not None:
+            # Each other row has a token at least.
+            high = min(high, tokens - shape.batch + 1)
+    return shape._replace(high=high) if low <= high else None
+
+
+def _seqs(reading: Reading, evidence: Evidence) -> int | None:
+    """Requests of a step; an engine that was not told has its default."""
+    if evidence.seqs is not None:
+        return evidence.seqs
+    return reading.release.max_num_seqs if reading.release else None
+
+
+def _longest_row(site: Site, evidence: Evidence) -> int:
+    if site.q_len == "one":
+        return 1
+    if site.q_len == "step":
+        return MOST_Q_LEN
+    if evidence.draft_tokens is not None:
+        # SGLang counts the verified token among the drafted ones, vLLM does not.
+        return 1 + evidence.draft_tokens
+    return 1 if evidence.complete else 1 + _MOST_DRAFTED
+
+
+def planned_rows(reading: Reading, evidence: Evidence) -> int | None:
+    """Rows of the worst step that the flags allow; None where they are not told."""
+    if reading.entry not in ("decode", "dsv4"):
+        return None
+    site = reading.site
+    if site is None or site.batch == "tokens":
+        return evidence.tokens
+    return _seqs(reading, evidence) if evidence.seqs or evidence.complete else None

@@ -1,0 +1,44 @@
+"""A log, explained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from . import memory
+from .finding import Finding
+from .reader import LogReader, merged, rank_names
+from .source import open_log
+from .verdict import finding_of
+
+#: Solutions of several findings together: a log of a hundred faults must not fill the memory.
+_MOST_SOLUTIONS, _LEAST_SOLUTIONS = 5_000, 50
+
+
+def explain_log(path: str, environ: Mapping[str, str] | None = None) -> list[Finding]:
+    """Every distinct fault of a log, in the order of its kinds; `-` is standard input.
+
+    `environ` tells where the hub's cache is. Raises `InputError` for what cannot be read.
+    """
+    with open_log(path) as source:
+        found = LogReader().read(source)
+    known = found.hints.evidence(environ)
+    told = [
+        (fault, origins, sites)
+        for fault, origins, sites in merged(found)
+        if fault.kind != "out_of_memory" or memory.concerns_workspace(fault, known)
+    ]
+    findings = (
+        finding_of(fault, rank_names(origins), known._replace(sites=sites))
+        for fault, origins, sites in told
+    )
+    if len(told) <= 1:
+        return list(findings)
+    most = max(_LEAST_SOLUTIONS, _MOST_SOLUTIONS // len(told))
+    return [_shortened(each, most) for each in findings]
+
+
+def _shortened(found: Finding, most: int) -> Finding:
+    if len(found.solutions) <= most:
+        return found
+    note = f"{len(found.solutions):,} calls ask for these bytes: the {most:,} likeliest are told"
+    return found._replace(solutions=found.solutions[:most], notes=(*found.notes, note))

@@ -1,0 +1,309 @@
+"""Reads a log as a stream: finds the faults and the hints in it, whatever its size.
+
+A chunk at a time is searched for a few words; only where one stands is text looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from ws_guard.engines.releases import ENGINES
+
+from . import hints as hinting
+from .evidence import Hints
+from .lines import Line, blanked, is_supervisor, joined, unwrap
+from .search import Searcher
+from .source import Source
+from .wordings import NEEDLES, Fault, faults_in
+
+CHUNK = 4 << 20
+#: What is looked at around a word; a chunk's last part is searched with the next chunk.
+_MARGIN = 32 << 10
+#: Hints are looked for in the beginning of a log, around starts of an engine, and around faults.
+_HINTED_HEAD = 8 << 20
+_HINTED_AROUND = 512 << 10
+_MOST_AREAS = 200
+#: Of one word within one chunk; a log that is nothing but faults has said it all by then.
+_MOST_HITS = 40_000
+_MOST_ALIKE = 4_096
+_MOST_KINDS = 1 << 14
+#: Distinct faults that are told: a crash has a few, anything else is no log.
+MOST_FAULTS = 100
+_MOST_TRACES = 50
+_MOST_AROUND = 500
+_LONGEST_MESSAGE = 4_096
+_LINES_BEFORE, _LINES_BEHIND = 12, 12
+#: journald writes a message with colours as a list of numbers.
+_LISTED = (b'"MESSAGE":[', b'"MESSAGE" : [')
+#: Lines that are parts of longer ones (container runtimes, Docker), or spelled out.
+_SPLIT_MARKS = dict.fromkeys((b"stderr P ", b"stdout P ", b'"log":', *_LISTED), 1)
+#: Docker ends a whole line with a line break, a part without.
+_DOCKER_PART = re.compile(rb'(?<!\\n)", ?"stream"')
+#: Code of the engines that allocates a workspace for FlashInfer.
+_WORKSPACE_CODE = re.compile(
+    r"\b(?:\w*workspace_buffer\w*|_fi_\w*workspace|\w*trtllm\w*workspace)\b"
+)
+_TRACE_CHARS = 8_192
+
+Origin = tuple[str, str]
+
+
+class Found(NamedTuple):
+    """What a log holds: faults with the (source, rank) of each that met them, and hints."""
+
+    faults: dict[Fault, list[Origin]]
+    hints: Hints
+    sites: dict[Fault, tuple[str, ...]]
+
+
+class LogReader:
+    """Takes in one log."""
+
+    def __init__(self) -> None:
+        # A byte more than is ever filled: the searcher ends its part there.
+        self._buffer = bytearray(CHUNK + 2 * _MARGIN + 1)
+        self._view = memoryview(self._buffer)[:-1]
+        self._start = 0  # of the buffer within the log
+        self._alike: Counter[bytes] = Counter()
+        self._examined = 0  # position in the log up to which words were looked at
+        self._faults: dict[Fault, dict[Origin, None]] = {}
+        self._sites: dict[Fault, dict[str, None]] = {}
+        self._traces = self._around = 0
+        self._hints = Hints()
+        self._areas = 0
+        self._words = dict.fromkeys((*NEEDLES, *hinting.ANCHORS), _MOST_HITS)
+        self._hinted_to = 0  # position in the log up to which hints were taken
+
+    def read(self, source: Source) -> Found:
+        """The whole log."""
+        with Searcher(self._buffer) as searcher:
+            filled, searched, ended = 0, 0, False
+            while not ended:
+                filled, ended = self._fill(source, filled)
+                if self._start == 0 and any(word in self._buffer for word in _LISTED):
+                    self._words |= dict.fromkeys(_LISTED, _MOST_HITS)
+                end = filled if ended else max(searched, filled - _MARGIN)
+                self._search(searcher, searched, end, filled)
+                # Keep a margin before what comes, for the lines that lead to it.
+                kept = max(0, end - _MARGIN)
+                self._view[: filled - kept] = self._view[kept:filled].tobytes()
+                self._start += kept
+                filled, searched = filled - kept, end - kept
+        self._view.release()
+        faults = {fault: list(origins) for fault, origins in self._faults.items()}
+        sites = {fault: tuple(names) for fault, names in self._sites.items()}
+        return Found(faults, self._hints, sites)
+
+    def _fill(self, source: Source, filled: int) -> tuple[int, bool]:
+        while filled < len(self._view):
+            read = source.read_into(self._view[filled:])
+            if not read:
+                return filled, True
+            filled += read
+        return filled, False
+
+    # -- words ------------------------------------------------------------------------------------
+
+    def _search(self, searcher: Searcher, start: int, end: int, filled: int) -> None:
+        longest = max(map(len, self._words))
+        # A word that reaches beyond `end` belongs to this part if it begins before.
+        reach = min(filled, end + longest - 1)
+        hits = searcher.find(self._words, start, reach)
+        if self._start + start < _HINTED_HEAD:
+            self._take_hints(searcher, start, min(filled, end + hinting.LONGEST))
+        for at, word in hits:
+            if at >= end:
+                continue
+            if word in hinting.ANCHORS:
+                self._area(searcher, at, filled)
+            else:
+                self._take_fault(searcher, at, word, filled)
+
+    def _area(self, searcher: Searcher, at: int, filled: int) -> None:
+        """Take the hints around a place, those that were not taken yet."""
+        if self._areas < _MOST_AREAS:
+            start = max(0, at - _HINTED_AROUND, self._hinted_to - self._start)
+            end = min(filled, at + _HINTED_AROUND)
+            if start < end:
+                self._areas += 1
+                self._take_hints(searcher, start, end)
+
+    def _take_hints(self, searcher: Searcher, start: int, end: int) -> None:
+        self._hinted_to = max(self._hinted_to, self._start + end)
+        if self._is_split(searcher, start, end):
+            self._take_split_hints(self._text(start, end))
+            return
+        for at, word in searcher.find(hinting.NEEDLES, start, end):
+            low = max(0, at - hinting.BEFORE)
+            # One character for a byte: places stay what they are.
+            self._hint(self._text(low, at + hinting.BEHIND, "latin-1"), at - low, word)
+
+    def _is_split(self, searcher: Searcher, start: int, end: int) -> bool:
+        """Whether lines of this part must be put together first."""
+        marks = {word for _, word in searcher.find(_SPLIT_MARKS, start, end)}
+        if marks == {b'"log":'}:
+            return _DOCKER_PART.search(self._view[start:end]) is not None
+        return bool(marks)
+
+    def _take_split_hints(self, raw: str) -> None:
+        """The hints of a part whose lines are cut or spelled out: put together first."""
+        text = joined(map(unwrap, raw.split("\n")))
+        found = (
+            (at, word)
+            for word, most in hinting.NEEDLES.items()
+            for at in islice(_places(text, word.decode()), most)
+        )
+        for at, word in sorted(found):
+            low = max(0, at - hinting.BEFORE)
+            self._hint(text[low : at + hinting.BEHIND], at - low, word)
+
+    def _hint(self, text: str, at: int, word: bytes) -> None:
+        if "\x1b" in text:
+            text = blanked(text)
+        for hint in hinting.hints_at(text, at, word):
+            self._hints.add(hint)
+
+    def _text(self, start: int, end: int, encoding: str = "utf-8") -> str:
+        return str(self._view[max(0, start) : end], encoding, "replace")
+
+    # -- faults -----------------------------------------------------------------------------------
+
+    def _is_worn(self, at: int) -> bool:
+        """Whether what stands here was seen so often that it tells nothing new."""
+        alike = bytes(self._view[max(0, at - 96) : at + 48])
+        if len(self._alike) >= _MOST_KINDS:
+            self._alike.clear()
+        self._alike[alike] += 1
+        return self._alike[alike] > _MOST_ALIKE
+
+    def _take_fault(self, searcher: Searcher, at: int, word: bytes, filled: int) -> None:
+        if self._start + at < self._examined or (word not in _LISTED and self._is_worn(at)):
+            return
+        start = self._buffer.rfind(b"\n", max(0, at - _MARGIN), at) + 1 or max(0, at - _MARGIN)
+        end = self._buffer.find(b"\n", at, min(filled, at + _MARGIN))
+        if end < 0:
+            # An endless line: what begins near the end of this part is looked at again.
+            end = min(filled, at + _MARGIN)
+            self._examined = self._start + max(at + 1, end - _LONGEST_MESSAGE)
+        else:
+            self._examined = self._start + end
+        line = unwrap(self._text(start, end))
+        found = list(faults_in(line.text))
+        if not found or any(map(_is_cut, found)):
+            found = self._faults_around(line, start, end, filled) or found
+        for fault in found:
+            self._keep(fault, line, start)
+        if found:
+            self._area(searcher, at, filled)
+
+    def _faults_around(self, line: Line, start: int, end: int, filled: int) -> list[Fault]:
+        """Faults of the line with its neighbours of the same origin: messages get wrapped."""
+        self._around += 1
+        if self._around > _MOST_AROUND:
+            return []
+        before = self._text(max(0, start - _MARGIN), max(0, start - 1)).split("\n")
+        behind = self._text(min(end + 1, filled), min(end + 1 + _MARGIN, filled)).split("\n")
+        above = [each for each in map(unwrap, before[-8 * _LINES_BEFORE :]) if _same(each, line)]
+        below = [each for each in map(unwrap, behind[: 8 * _LINES_BEHIND]) if _same(each, line)]
+        lines = [*above[-_LINES_BEFORE:], line, *below[:_LINES_BEHIND]]
+        return list(faults_in(joined(lines)))
+
+    def _keep(self, fault: Fault, line: Line, start: int) -> None:
+        if fault not in self._faults and len(self._faults) >= MOST_FAULTS:
+            return
+        trace = ""
+        if self._traces < _MOST_TRACES:
+            self._traces += 1
+            trace = self._text(max(0, start - _TRACE_CHARS), start)
+        if fault.kind == "out_of_memory" and (code := _WORKSPACE_CODE.findall(trace)):
+            fault = fault._replace(caller=code[-1])
+        self._faults.setdefault(fault, {})[line.origin] = None
+        names = self._sites.setdefault(fault, {})
+        names.update(dict.fromkeys(_sites_in(trace)))
+
+
+def _is_cut(fault: Fault) -> bool:
+    """Whether a message tells less than its wording has."""
+    if fault.kind == "overflow" and fault.old:
+        return False
+    return fault.size is None or fault.available is None
+
+
+def _places(text: str, word: str) -> Iterator[int]:
+    at = text.find(word)
+    while at >= 0:
+        yield at
+        at = text.find(word, at + 1)
+
+
+def _same(each: Line, line: Line) -> bool:
+    """Whether a line goes on where another left off: of one origin, or of none."""
+    return each.origin == line.origin or (not each.rank and each.source == line.source)
+
+
+def _sites_in(trace: str) -> Iterator[str]:
+    """Engine sites whose code a traceback passes through."""
+    for engine in ENGINES.values():
+        for site in engine.sites:
+            if f"/{site.source.rpartition('/')[2]}" in trace and site.called in trace:
+                yield site.workspace
+
+
+def merged(found: Found) -> list[tuple[Fault, list[Origin], tuple[str, ...]]]:
+    """Faults that are the same one told more or less fully, together."""
+    groups: list[tuple[Fault, dict[Origin, None], dict[str, None]]] = []
+    fullest = sorted(found.faults, key=lambda fault: (fault.available is None, fault.line is None))
+    for fault in fullest:
+        for index, (known, origins, sites) in enumerate(groups):
+            if _is_same(known, fault):
+                groups[index] = _together(known, fault), origins, sites
+                break
+        else:
+            origins, sites = {}, {}
+            groups.append((fault, origins, sites))
+        origins.update(dict.fromkeys(found.faults[fault]))
+        sites.update(dict.fromkeys(found.sites[fault]))
+    return [(fault, list(origins), tuple(sites)) for fault, origins, sites in groups]
+
+
+def _is_same(one: Fault, other: Fault) -> bool:
+    if (one.kind, one.slab, one.size) != (other.kind, other.slab, other.size):
+        return False
+    if one.kind == "out_of_memory":
+        return True  # every rank has a little more or less free
+    if other.kind == "locked":
+        return one.caller == other.caller and one.available == other.available
+    return other.available is None or one.available == other.available
+
+
+def _together(one: Fault, other: Fault) -> Fault:
+    lines = [each.line for each in (one, other) if each.line is not None]
+    free = [each.available for each in (one, other) if each.available is not None]
+    return one._replace(
+        line=lines[0] if lines else None,
+        available=min(free) if free else None,
+        total=one.total or other.total,
+        caller=one.caller or other.caller,
+    )
+
+
+def rank_names(origins: Iterable[Origin]) -> tuple[str, ...]:
+    """Names of those that met a fault: workers, else who told of them; pods only where several."""
+    every = list(origins)
+    workers = [each for each in every if each[1] and not is_supervisor(each[1])]
+    chosen = workers or [each for each in every if any(each)]
+    several = len({source for source, _ in chosen}) > 1
+    names = {
+        "/".join(filter(None, (source, rank))) if several or not rank else rank
+        for source, rank in chosen
+    }
+    return tuple(sorted(names, key=_natural))
+
+
+def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+    parts = re.findall(r"\d{1,18}|\D+|\d", name)
+    return tuple((not part.isdigit(), int(part) if part.isdecimal() else 0, part) for part in parts)

@@ -1,0 +1,181 @@
+"""Which call sites a refused slab can come from: layouts, entries, sites of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ws_guard.engines.releases import ENGINES, numbers, sites_of
+from ws_guard.engines.sites import Engine, EngineRelease, Site
+from ws_guard.sizing import ENTRIES, LAYOUTS, Entry, InputError, Layout, layouts_of_release
+from ws_guard.sizing.layouts import ALIGNMENT, NATIVE_SLABS
+
+from .evidence import Evidence
+from .wordings import Fault
+
+#: Layouts by the line of `allocator.h` that throws (ten releases, 0.6.8 to 0.7.4).
+LAYOUTS_OF_LINE: dict[int, tuple[str, ...]] = {49: ("A", "B"), 71: ("C",)}
+
+
+class Reading(NamedTuple):
+    """A carve that could have refused: `carved` bytes lie before the slab.
+
+    `site` is the engine's workspace behind it, None where any caller may be.
+    """
+
+    layout: Layout
+    entry: Entry
+    carved: int
+    rule: str
+    site: Site | None = None
+    engine: Engine | None = None
+    release: EngineRelease | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells readings apart."""
+        return self.layout.name, self.entry, self.site.workspace if self.site else ""
+
+    def workspace_bytes(self, available: int) -> int:
+        """The workspace that leaves so much, from an aligned address on."""
+        return self.carved + available
+
+
+def known_layouts(fault: Fault, evidence: Evidence) -> tuple[tuple[Layout, ...], bool, list[str]]:
+    """(layouts that can be, whether the log tells them, notes)."""
+    notes: list[str] = []
+    by_version = evidence.layouts()
+    if evidence.layout in LAYOUTS and by_version:
+        return by_version, True, notes
+    by_engine = None if by_version else _layouts_of_engine(evidence)
+    if by_engine:
+        notes.append(
+            f"FlashInfer as {evidence.engine} {evidence.engine_version} brings it: "
+            f"layout {' or '.join(layout.name for layout in by_engine)}"
+        )
+    told = by_version or by_engine
+    names = LAYOUTS_OF_LINE.get(fault.line or 0)
+    if names is None:
+        return told or tuple(LAYOUTS.values()), told is not None, notes
+    by_line = tuple(LAYOUTS[name] for name in names)
+    both = tuple(layout for layout in by_line if told is None or layout in told)
+    if not both:
+        notes.append(
+            f"allocator.h:{fault.line} and the release in the log do not agree: the line counts"
+        )
+    return both or by_line, True, notes
+
+
+def _layouts_of_engine(evidence: Evidence) -> tuple[Layout, ...] | None:
+    engine = ENGINES.get(evidence.engine or "")
+    release = _release(engine, evidence) if engine else None
+    return layouts_of_release(release.flashinfer) if release else None
+
+
+def _release(engine: Engine, evidence: Evidence) -> EngineRelease | None:
+    """The release that a log tells; None where it is none of those looked at."""
+    try:
+        order = numbers(evidence.engine_version or "")
+    except InputError:
+        return None
+    return next((each for each in engine.releases if numbers(each.version) == order), None)
+
+
+def generic_readings(slab: str, layouts: tuple[Layout, ...]) -> Iterator[Reading]:
+    """Every entry of every layout that carves the slab."""
+    for layout in layouts:
+        for entry in ENTRIES:
+            if reading := _reading(slab, layout, entry):
+                yield reading
+
+
+def _reading(slab: str, layout: Layout, entry: Entry) -> Reading | None:
+    carved = 0
+    for step in layout.steps[entry]:
+        if NATIVE_SLABS[step.slab] == slab:
+            return Reading(layout, entry, carved, step.size)
+        # Only the counter stands before another slab, and it is a multiple of the alignment.
+        carved += layout.counter_bytes if step.size == "counter" else 0
+    assert carved % ALIGNMENT == 0  # noqa: S101
+    return None
+
+
+def engine_readings(
+    slab: str, layouts: tuple[Layout, ...], available: int | None, evidence: Evidence
+) -> list[Reading]:
+    """The sites of the engine's table that can have refused; empty where none can.
+
+    Without the engine's name, flags that only engines have stand for both of them.
+    """
+    engines = [ENGINES[evidence.engine]] if evidence.engine in ENGINES else list(ENGINES.values())
+    if evidence.engine is None and evidence.dcp is None:
+        return []
+    if evidence.engine is not None and evidence.engine not in ENGINES:
+        return []
+    found: dict[tuple[object, ...], Reading] = {}
+    for engine in engines:
+        named = _release(engine, evidence)
+        if evidence.engine_version and named is None and not _between(engine, evidence):
+            continue  # a release before those of the table
+        for release in [named] if named else engine.releases:
+            for site in sites_of(engine, release):
+                for layout in _of_release(layouts, release, evidence):
+                    reading = _reading(slab, layout, site.entry)
+                    if reading and _can_refuse(reading, site, available, evidence):
+                        full = reading._replace(site=site, engine=engine, release=release)
+                        found.setdefault((layout.name, site._replace(since="", before=None)), full)
+    named_sites = [
+        each for each in found.values() if each.site and each.site.workspace in evidence.sites
+    ]
+    return named_sites or list(found.values())
+
+
+def _between(engine: Engine, evidence: Evidence) -> bool:
+    """Whether a version that is not in the table lies within or behind it."""
+    try:
+        return numbers(evidence.engine_version or "") >= numbers(engine.releases[0].version)
+    except InputError:
+        return True
+
+
+def _of_release(
+    layouts: tuple[Layout, ...], release: EngineRelease, evidence: Evidence
+) -> list[Layout]:
+    """What remains of the layouts under the FlashInfer that a release ships.
+
+    A log that tells FlashInfer's own version, or a slot, knows better.
+    """
+    if evidence.layouts() is not None:
+        return list(layouts)
+    shipped = layouts_of_release(release.flashinfer)
+    return [layout for layout in layouts if layout in shipped]
+
+
+def _can_refuse(reading: Reading, site: Site, available: int | None, evidence: Evidence) -> bool:
+    if reading.rule == "padded_stats":
+        if site.lse == "never" or (site.lse == "dcp" and evidence.parallel("dcp") == 1):
+            return False
+        if reading.layout.name == "A" and site.lse == "dcp":
+            return False
+    if site.selector == "attention" and site.backends and not _backend_allows(site, evidence):
+        return False
+    if site.size != "fixed" or available is None:
+        return True
+    # What the engine fixes is a size that the message must give.
+    sizes = {site.size_bytes, site.lse_size_bytes}
+    return reading.workspace_bytes(available) in sizes
+
+
+def _backend_allows(site: Site, evidence: Evidence) -> bool:
+    """Whether the attention backends that the log names leave this one."""
+    known = {name.upper() for each in _all_backends() for name in each}
+    named = [name for name in evidence.backends if name in known]
+    upper = {name.upper() for name in site.backends}
+    return not named or any(name in upper for name in named)
+
+
+def _all_backends() -> Iterator[tuple[str, ...]]:
+    for engine in ENGINES.values():
+        for site in engine.sites:
+            if site.selector == "attention":
+                yield site.backends

@@ -1,0 +1,204 @@
+"""From a fault and what is known beside it to a finding: solved, and what to set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ws_guard.engines.releases import ENGINES, numbers
+from ws_guard.engines.sites import Engine, Site
+from ws_guard.sizing import InputError
+
+from . import counters, memory, plan_formulas, plans, slabs
+from .evidence import Evidence
+from .finding import Finding
+from .wordings import Fault
+
+#: No GPU has as much memory; a plan that asks for more was made from garbage.
+ABSURD_BYTES = 1 << 40
+_GARBAGE = (
+    "a plan made from garbage asks for anything, too: check the indptr it was given, and take a "
+    "newer FlashInfer, which checks it and tells the size"
+)
+
+
+def finding_of(fault: Fault, ranks: Iterable[str], evidence: Evidence) -> Finding:
+    """One fault, explained."""
+    blank = Finding(
+        kind=fault.kind,
+        ranks=tuple(ranks),
+        slab=fault.slab or "?",
+        size=fault.size,
+        available=fault.available,
+        layouts=(),
+        workspace_bytes=(),
+        solutions=(),
+        overflow_threshold_batch=None,
+        need_bytes=None,
+        recommended_workspace_bytes=None,
+        env={},
+        set=(),
+        confidence="unsolved",
+        notes=(),
+    )
+    found = _solved(fault, blank, evidence)
+    return found._replace(notes=(*found.notes, *_common_notes(found, evidence)))
+
+
+def _solved(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
+    if fault.kind == "counter":
+        solutions, sure, notes = counters.solve_counter(fault, evidence)
+        told = blank._replace(solutions=solutions, confidence=sure, layouts=("C",))
+        return told._replace(notes=(*notes, *_counter_notes(fault)))
+    if fault.kind == "out_of_memory":
+        sure, flags, notes = memory.out_of_memory(fault, evidence)
+        size = memory.known_size(fault.size, evidence) or fault.size
+        sizes = () if size is None else (size,)
+        told = blank._replace(size=size, workspace_bytes=sizes, need_bytes=size, confidence=sure)
+        return told._replace(set=tuple(flags), notes=tuple(notes))
+    if fault.kind == "locked":
+        sure, flags, notes = memory.locked(fault, evidence)
+        size = memory.known_size(fault.size, evidence) or fault.size
+        told = blank._replace(size=size, need_bytes=size, confidence=sure)
+        return told._replace(set=tuple(flags), notes=tuple(notes))
+    if fault.size is None:
+        return blank._replace(
+            notes=(
+                "FlashInfer of July 2024 and before names neither slab nor size: nothing to solve",
+                _GARBAGE,
+            )
+        )
+    if fault.size > ABSURD_BYTES:
+        note = f"{fault.size:,} bytes are more than any GPU has: the plan was given wrong lengths"
+        return blank._replace(notes=(note, "no workspace is large enough: check the indptr arrays"))
+    if fault.slab in slabs.SLABS:
+        return _slab(fault, blank, evidence)
+    if fault.slab in plan_formulas.SLABS:
+        return _plan(fault, blank, evidence)
+    return _unknown_slab(fault, blank)
+
+
+def _slab(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
+    solved = slabs.solve_slab(fault, evidence)
+    reading = solved.reading
+    found = blank._replace(
+        layouts=solved.layouts,
+        workspace_bytes=solved.workspaces,
+        solutions=solved.solutions,
+        overflow_threshold_batch=solved.threshold,
+        need_bytes=solved.need_bytes,
+        confidence=solved.confidence,
+        notes=solved.notes,
+    )
+    if solved.need_bytes is None:
+        return found
+    base = slabs.base_bytes(reading, evidence)
+    recommended = max(base + solved.planned_bytes, solved.need_bytes)
+    if evidence.recommended_bytes and evidence.recommended_bytes >= solved.need_bytes:
+        found = found._replace(env=dict(evidence.env))
+        recommended = evidence.recommended_bytes
+    elif evidence.layout is None:
+        found = _advised(found, recommended, reading.site if reading else None, evidence)
+    found = found._replace(recommended_workspace_bytes=recommended)
+    return found._replace(set=found.set or _assignments(found.env))
+
+
+def _advised(found: Finding, recommended: int, site: Site | None, evidence: Evidence) -> Finding:
+    """What to set for a slab, by the engine's own way to size the site."""
+    engine = ENGINES.get(evidence.engine or "")
+    if engine is None:
+        note = "not in the log: the engine; whoever allocates the workspace must give it "
+        note += f"{recommended:,} bytes"
+        return found._replace(notes=(*found.notes, note))
+    if site is None:
+        return found._replace(env={engine.env: str(recommended)})
+    if site.size == "fixed":
+        notes = [f"{engine.name} fixes the size of {site.workspace}: no variable changes it"]
+        flags: tuple[str, ...] = ()
+        if found.overflow_threshold_batch:
+            flag = engine.tokens_flag if site.batch == "tokens" else engine.seqs_flag
+            flags = (f"{flag} {found.overflow_threshold_batch}",)
+        return found._replace(set=flags, notes=(*found.notes, *notes))
+    times = (evidence.parallel("dcp") or 1) if site.size == "env_x_dcp" else 1
+    value = str(-(-recommended // times))
+    return found._replace(
+        env={engine.env: value}, notes=(*found.notes, *_sized_since(engine, site, evidence))
+    )
+
+
+def _sized_since(engine: Engine, site: Site, evidence: Evidence) -> list[str]:
+    """Which release sizes the site by itself."""
+    since = [
+        each.since
+        for each in engine.sites
+        if each.workspace == site.workspace and each.size == "computed"
+    ]
+    if not since:
+        return []
+    first = min(since, key=numbers)
+    try:
+        has_it = numbers(evidence.engine_version or "0.0") >= numbers(first)
+    except InputError:
+        has_it = False
+    if has_it:
+        return [
+            f"{engine.name} from {first} on sizes it itself, unless {engine.env} is set: unset it"
+        ]
+    return [f"{engine.name} from {first} on sizes it itself"]
+
+
+def _plan(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
+    solved = plans.solve_plan(fault, evidence)
+    found = blank._replace(
+        workspace_bytes=solved.workspaces,
+        solutions=solved.solutions,
+        overflow_threshold_batch=solved.threshold,
+        need_bytes=solved.need_bytes,
+        recommended_workspace_bytes=solved.worst_bytes or solved.need_bytes,
+        confidence=solved.confidence,
+        notes=solved.notes,
+    )
+    if solved.need_bytes is None:
+        return found
+    if evidence.deterministic and fault.available == plans.DETERMINISTIC_BYTES:
+        return found._replace(
+            notes=(*found.notes, "shorter prompts, or an attention backend other than flashinfer")
+        )
+    engine = ENGINES.get(evidence.engine or "")
+    if engine is None:
+        note = "not in the log: the engine; give the wrapper's float workspace that many bytes"
+        return found._replace(notes=(*found.notes, note))
+    env = {engine.env: str(found.recommended_workspace_bytes)}
+    return found._replace(env=env, set=_assignments(env))
+
+
+def _unknown_slab(fault: Fault, blank: Finding) -> Finding:
+    notes = [f"the formula of {fault.slab} is not known here"]
+    if fault.available is not None and fault.size is not None:
+        short = fault.size - fault.available
+        notes.append(f"the workspace is short by {short:,} bytes at least; more slabs may follow")
+    if fault.slab.startswith(("batch_prefill_", "batch_decode_", "mla_")):
+        notes.append(
+            "it stands in the wrapper's integer workspace (8 MiB unless given), which no variable "
+            "of an engine changes"
+        )
+    return blank._replace(notes=tuple(notes))
+
+
+def _counter_notes(fault: Fault) -> list[str]:
+    if fault.size is None:
+        return ["FlashInfer allocates a fitting counter itself where the caller passes none"]
+    return [f"the caller must pass a zeroed counter of {fault.size:,} bytes, or none at all"]
+
+
+def _assignments(env: dict[str, str]) -> tuple[str, ...]:
+    return tuple(f"{name}={value}" for name, value in env.items())
+
+
+def _common_notes(found: Finding, evidence: Evidence) -> list[str]:
+    notes = list(evidence.notes)
+    env = evidence.env_bytes
+    if env is not None and found.workspace_bytes and env not in found.workspace_bytes:
+        notes.append(
+            f"the log sets {env:,} bytes, but the workspace had another size: it was overridden"
+        )
+    return notes

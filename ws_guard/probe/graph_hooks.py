@@ -1,0 +1,110 @@
+"""How captures and replays of CUDA graphs come to be known.
+
+Torch tells by hooks from 2.14 on (`torch.cuda.graphs.register_graph_capture_start_hook` and its
+kin); before that the methods of `CUDAGraph` are wrapped. Both come with the import of
+`torch.cuda.graphs`, before an engine makes a graph: whoever keeps a bound `graph.replay` keeps
+ours.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .graphs import ACCOUNT, Graphs
+from .loading import PostImport
+
+_MODULE = "torch.cuda.graphs"
+_HOOKS = (
+    "register_graph_capture_start_hook",
+    "register_graph_capture_end_hook",
+    "register_graph_replay_start_hook",
+)
+
+
+class GraphHooks:
+    """Tells `graphs` of every capture and replay, from `enter` to `leave`."""
+
+    def __init__(self, graphs: Graphs, report: Callable[[str], None]) -> None:
+        self._graphs = graphs
+        self._report = report
+        self._post_import: PostImport | None = None
+        self._undo: list[Callable[[], object]] = []
+
+    def enter(self) -> None:
+        """Hook torch's graphs now, or as soon as torch is imported."""
+        module = sys.modules.get(_MODULE)
+        if module is not None:
+            self._hook(module)
+        else:
+            self._post_import = PostImport(_MODULE, self._hook)
+            self._post_import.add()
+
+    def leave(self) -> None:
+        """Take every hook and wrapper away."""
+        if self._post_import is not None:
+            self._post_import.remove()
+        while self._undo:
+            self._undo.pop()()
+
+    def _hook(self, module: ModuleType) -> None:
+        try:
+            graph_class = module.CUDAGraph
+            # For graphs that were captured before, or by others.
+            setattr(graph_class, ACCOUNT, None)
+            self._undo.append(lambda: delattr(graph_class, ACCOUNT))
+            if hasattr(sys.modules["torch._C"], "_cuda_getCurrentStream"):
+                self._graphs.current_stream = _current_stream
+            self._graphs.is_capturing = module.is_current_stream_capturing
+            if all(hasattr(module, name) for name in _HOOKS):
+                self._register(module)
+            else:
+                self._wrap(graph_class)
+        except Exception as error:  # noqa: BLE001 - called while the engine imports torch
+            self._report(f"CUDA graphs are not understood, their replays do not count: {error!r}")
+
+    def _register(self, module: ModuleType) -> None:
+        graphs = self._graphs
+        told = (graphs.begin_capture, graphs.end_capture, graphs.counter_of_replays())
+        for name, function in zip(_HOOKS, told, strict=True):
+            self._undo.append(getattr(module, name)(function).remove)
+
+    def _wrap(self, graph_class: Any) -> None:  # noqa: ANN401 - torch.cuda.CUDAGraph
+        graphs = self._graphs
+        begin, end, launch = (
+            vars(graph_class)[name] for name in ("capture_begin", "capture_end", "replay")
+        )
+
+        @functools.wraps(begin)
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            result = begin(graph, *args, **kwargs)
+            graphs.begin_capture(graph)
+            return result
+
+        @functools.wraps(end)
+        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            try:
+                return end(graph, *args, **kwargs)
+            finally:
+                graphs.end_capture(graph)
+
+        replay = graphs.counting(launch)
+        for wrapper, original in ((capture_begin, begin), (capture_end, end), (replay, launch)):
+            setattr(graph_class, original.__name__, wrapper)
+            self._undo.append(functools.partial(_restore, graph_class, wrapper, original))
+
+
+def _restore(graph_class: Any, wrapper: Any, original: Any) -> None:  # noqa: ANN401 - of torch
+    name = original.__name__
+    # Somebody may have wrapped ours since: then it stays, and counts no more.
+    if vars(graph_class).get(name) is wrapper:
+        setattr(graph_class, name, original)
+
+
+def _current_stream() -> object:
+    """The calling thread's stream on its device. Torch keeps it itself: CUDA is not asked."""
+    native: Any = sys.modules["torch._C"]
+    return native._cuda_getCurrentStream(native._cuda_getDevice())

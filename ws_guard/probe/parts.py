@@ -1,0 +1,49 @@
+"""What the ledgers of a process share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from .counters import CounterCheck
+from .graphs import Graphs
+from .guard import Guard
+from .hygiene import Hygiene
+from .provision import Provisions
+from .recorder import Recorder
+from .split import Splitter
+from .ticker import Ticker
+from .tuning import Tuning
+
+
+class Parts(NamedTuple):
+    """The parts of the probe, each for one thing that may happen to a call or around it."""
+
+    tuning: Tuning
+    graphs: Graphs
+    guard: Guard
+    hygiene: Hygiene
+    provisions: Provisions
+    ticker: Ticker
+
+    @classmethod
+    def of(
+        cls,
+        recorder: Recorder,
+        on_overflow: str = "observe",
+        splitters: dict[str, Splitter] | None = None,
+        *,
+        interval: float = 1.0,
+        report: Callable[[str], None] | None = None,
+    ) -> Parts:
+        """All of them, around one recorder; `interval` in seconds."""
+        graphs = Graphs(recorder)
+        ticker = Ticker(interval, recorder.stumbled)
+        return cls(
+            tuning=Tuning(recorder.stumbled),
+            graphs=graphs,
+            guard=Guard(recorder, on_overflow, splitters),
+            hygiene=Hygiene(recorder, graphs, CounterCheck(ticker)),
+            provisions=Provisions(recorder, graphs, ticker, report or recorder.warn),
+            ticker=ticker,
+        )
