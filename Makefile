@@ -24,14 +24,16 @@ endif
 DEMO_PYTHON_B := $(VENV)/bin/python
 DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
 
-.PHONY: demo test test-vllm lint format bench nightly image clean
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' ws_guard/version.py)
+
+.PHONY: demo test test-vllm test-observability generated lint format bench nightly image clean
 
 demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
 	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(filter-out 0 no,$(ONCE)),--once)
 
 test: $(VENV)/.installed-test $(OTHER_VENVS)
 	@sh tests/system_packages.sh
-	$(VENV)/bin/python -m pytest -m "not engine" $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -m "not engine and not observability" $(PYTEST_ARGS)
 
 # The plugins inside real vLLM and SGLang, without a GPU: an environment of 8 GiB of its own.
 test-vllm: $(VENV)/.installed-test
@@ -39,6 +41,15 @@ test-vllm: $(VENV)/.installed-test
 	@# What has been built must not be skipped; a disk that was too small may.
 	if [ -e .venv-vllm/.installed ]; then export WS_GUARD_REQUIRE_REAL_ENGINES=1; fi; \
 	  PYTHONPATH=.venv-vllm/sources $(VENV)/bin/python -m pytest -m engine $(PYTEST_ARGS)
+
+# Dashboards, alerts, manifests, chart, page and image against the real programs they are for.
+test-observability: $(VENV)/.installed-test .venv-flashinfer-0.7.4/.installed
+	@sh tests/observability/environment.sh .venv-observability $(PYTHON)
+	$(VENV)/bin/python -m pytest -m observability $(PYTEST_ARGS)
+
+# What is made from another file: dashboards, the PrometheusRule, the tables of docs/METRICS.md.
+generated: $(VENV)/.installed-test
+	$(VENV)/bin/python -m dashboards.write
 
 lint: $(VENV)/.installed-test
 	$(VENV)/bin/ruff check .
@@ -62,10 +73,12 @@ nightly: $(VENV)/.installed-test .venv-fuzz/.installed
 	$(VENV)/bin/python -m benchmarks.explain
 
 image:
-	docker build -t ws-guard .
+	docker build --tag ws-guard:$(VERSION) --build-arg VERSION=$(VERSION) \
+	  --build-arg REVISION=$$(git rev-parse HEAD) .
 
 clean:
-	rm -rf .venv .venv-flashinfer-* .venv-vllm .venv-fuzz dist .mypy_cache .ruff_cache .pytest_cache .coverage
+	rm -rf .venv .venv-flashinfer-* .venv-vllm .venv-observability .venv-fuzz dist \
+	  .mypy_cache .ruff_cache .pytest_cache .coverage
 
 $(VENV)/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)
