@@ -80,7 +80,7 @@ clean:
 	rm -rf .venv .venv-flashinfer-* .venv-vllm .venv-observability .venv-fuzz dist \
 	  .mypy_cache .ruff_cache .pytest_cache .coverage
 
-$(VENV)/.installed: pyproject.toml Makefile
+$(VENV)/.installed: pyproject.toml Makefile hatch_build.py ws_guard/probe/_hot.c
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing ws-guard, torch $(TORCH) and FlashInfer $(FLASHINFER) into $(VENV) ..."
 	$(PIP) -e '.[exporter]' $(FLASHINFER_NEEDS)
