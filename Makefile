@@ -24,7 +24,7 @@ endif
 DEMO_PYTHON_B := $(VENV)/bin/python
 DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
 
-.PHONY: demo test test-vllm lint format bench image clean
+.PHONY: demo test test-vllm lint format bench nightly image clean
 
 demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
 	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(filter-out 0 no,$(ONCE)),--once)
@@ -53,12 +53,19 @@ format: $(VENV)/.installed-test
 bench: $(VENV)/.installed-test
 	$(VENV)/bin/python -m benchmarks.probe
 	$(VENV)/bin/python -m benchmarks.scrape
+	$(VENV)/bin/python -m benchmarks.explain
+
+# What takes too long for every change: logs of 500 MB, and a fuzzer that looks for new paths.
+nightly: $(VENV)/.installed-test .venv-fuzz/.installed
+	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/explain
+	PYTHONPATH=. .venv-fuzz/bin/python tests/explain/fuzz_log.py -max_total_time=300 -rss_limit_mb=1024
+	$(VENV)/bin/python -m benchmarks.explain
 
 image:
 	docker build -t ws-guard .
 
 clean:
-	rm -rf .venv .venv-flashinfer-* .venv-vllm dist .mypy_cache .ruff_cache .pytest_cache .coverage
+	rm -rf .venv .venv-flashinfer-* .venv-vllm .venv-fuzz dist .mypy_cache .ruff_cache .pytest_cache .coverage
 
 $(VENV)/.installed: pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)
@@ -71,6 +78,11 @@ $(VENV)/.installed: pyproject.toml Makefile
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e '.[exporter,plot,test]'
+	touch $@
+
+.venv-fuzz/.installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check atheris
 	touch $@
 
 # Another release of FlashInfer on top of .venv's packages: what is installed here comes first.

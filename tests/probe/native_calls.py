@@ -14,6 +14,7 @@ import torch
 from ws_guard.contract import Contract, installed_contract
 from ws_guard.probe.calls import NativeCall, NativeFunction
 from ws_guard.probe.graphs import Graphs
+from ws_guard.probe.hot import Front
 from ws_guard.probe.instruments import Instruments
 from ws_guard.probe.ledger import Ledger
 from ws_guard.probe.native_op import instrument, positions_of
@@ -52,6 +53,9 @@ class Watched(NamedTuple):
             NativeModule(self.contract.layout, self.contract.signatures), DECODE
         )
         return native
+
+
+NO_FRONT = Front((), False, ())
 
 
 class Told(NamedTuple):

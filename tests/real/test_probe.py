@@ -309,8 +309,8 @@ def test_unusable_board_leaves_calls_alone(caplog: pytest.LogCaptureFixture) -> 
         for _ in range(3):
             with pytest.raises(RuntimeError, match="trtllm_gen_"):
                 call()
-    (line,) = caplog.messages
-    assert "not observed: board /proc/no/board" in line
+    # The buffer of the test is not zeroed, and the probe says that as well.
+    assert sum("not observed: board /proc/no/board" in line for line in caplog.messages) == 1
 
 
 @pytest.mark.usefixtures("on_cpu")

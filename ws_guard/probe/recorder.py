@@ -43,6 +43,9 @@ class Recorder:
         """With `later` the slot opens when somebody attaches, or at the first native call."""
         self.layout = layout
         self.lock = threading.RLock()
+        #: Called before anything else when `slot` becomes another one: whoever holds addresses in
+        #: the old one lets go. These do not fail.
+        self.before_new_slot: list[Callable[[], object]] = []
         #: Called whenever `slot` has become another one.
         self.on_new_slot: list[Callable[[], None]] = []
         #: Called after those.
@@ -207,6 +210,8 @@ class Recorder:
                 slot.close()
 
     def _replace_slot(self, slot: Slot) -> None:
+        for let_go in self.before_new_slot:
+            let_go()
         self.slot = slot
         for rebind in [*self.on_new_slot, *self.after_new_slot]:
             self._try(rebind)
