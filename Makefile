@@ -24,14 +24,16 @@ endif
 DEMO_PYTHON_B := $(VENV)/bin/python
 DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
 
-.PHONY: demo test test-vllm test-gpu lint format bench image clean
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' ws_guard/version.py)
+
+.PHONY: demo test test-vllm test-gpu test-observability generated lint format bench nightly image clean
 
 demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
 	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(filter-out 0 no,$(ONCE)),--once)
 
 test: $(VENV)/.installed-test $(OTHER_VENVS)
 	@sh tests/system_packages.sh
-	$(VENV)/bin/python -m pytest -m "not engine" $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -m "not engine and not observability" $(PYTEST_ARGS)
 
 # The plugins inside real vLLM and SGLang, without a GPU: an environment of 8 GiB of its own.
 test-vllm: $(VENV)/.installed-test
@@ -39,6 +41,15 @@ test-vllm: $(VENV)/.installed-test
 	@# What has been built must not be skipped; a disk that was too small may.
 	if [ -e .venv-vllm/.installed ]; then export WS_GUARD_REQUIRE_REAL_ENGINES=1; fi; \
 	  PYTHONPATH=.venv-vllm/sources $(VENV)/bin/python -m pytest -m engine $(PYTEST_ARGS)
+
+# Dashboards, alerts, manifests, chart, page and image against the real programs they are for.
+test-observability: $(VENV)/.installed-test .venv-flashinfer-0.7.4/.installed
+	@sh tests/observability/environment.sh .venv-observability $(PYTHON)
+	$(VENV)/bin/python -m pytest -m observability $(PYTEST_ARGS)
+
+# What is made from another file: dashboards, the PrometheusRule, the tables of docs/METRICS.md.
+generated: $(VENV)/.installed-test
+	$(VENV)/bin/python -m dashboards.write
 
 # On a machine with a card, by the Python that has torch and FlashInfer for it.
 GPU_PYTHON ?= python3
@@ -58,14 +69,23 @@ format: $(VENV)/.installed-test
 bench: $(VENV)/.installed-test
 	$(VENV)/bin/python -m benchmarks.probe
 	$(VENV)/bin/python -m benchmarks.scrape
+	$(VENV)/bin/python -m benchmarks.explain
+
+# What takes too long for every change: logs of 500 MB, and a fuzzer that looks for new paths.
+nightly: $(VENV)/.installed-test .venv-fuzz/.installed
+	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/explain
+	PYTHONPATH=. .venv-fuzz/bin/python tests/explain/fuzz_log.py -max_total_time=300 -rss_limit_mb=1024
+	$(VENV)/bin/python -m benchmarks.explain
 
 image:
-	docker build -t ws-guard .
+	docker build --tag ws-guard:$(VERSION) --build-arg VERSION=$(VERSION) \
+	  --build-arg REVISION=$$(git rev-parse HEAD) .
 
 clean:
-	rm -rf .venv .venv-flashinfer-* .venv-vllm dist .mypy_cache .ruff_cache .pytest_cache .coverage
+	rm -rf .venv .venv-flashinfer-* .venv-vllm .venv-observability .venv-fuzz dist \
+	  .mypy_cache .ruff_cache .pytest_cache .coverage
 
-$(VENV)/.installed: pyproject.toml Makefile
+$(VENV)/.installed: pyproject.toml Makefile hatch_build.py ws_guard/probe/_hot.c
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing ws-guard, torch $(TORCH) and FlashInfer $(FLASHINFER) into $(VENV) ..."
 	$(PIP) -e '.[exporter]' $(FLASHINFER_NEEDS)
@@ -76,6 +96,11 @@ $(VENV)/.installed: pyproject.toml Makefile
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e '.[exporter,plot,test]'
+	touch $@
+
+.venv-fuzz/.installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check atheris
 	touch $@
 
 # Another release of FlashInfer on top of .venv's packages: what is installed here comes first.

@@ -26,22 +26,24 @@ _MIB = 1 << 20
 MESSAGE = "Buffer overflow when allocating memory for"
 CRASH = (
     "(Worker_TP3_DCP3 pid=903) ERROR 07-05 12:00:01 [multiproc_executor.py:822] RuntimeError: "
-    "Error in function 'aligned_alloc' at /workspace/include/flashinfer/allocator.h:49: Buffer "
-    "overflow when allocating memory for trtllm_gen_softmax_workspace with size 1611661312 and alignment "
-    "16, but only 404750336 bytes available in AlignedAllocator. Increase the workspace buffer size.\n"
+    "Error in function 'aligned_alloc' at /workspace/include/flashinfer/allocator.h:49: "
+    "Buffer overflow when allocating memory for trtllm_gen_softmax_workspace with size 1611661312 "
+    "and alignment 16, but only 404750336 bytes available in AlignedAllocator. "
+    "Increase the workspace buffer size.\n"
 )
-_SHAPES = (
-    (
-        "(Worker_TP{a}_DCP{a} pid={b}) ERROR 07-05 12:{c:02d}:01 [multiproc_executor.py:{b}]   File "
-        '"/usr/local/lib/python3.12/dist-packages/vllm/v1/worker/gpu_model_runner.py", line {b}, in x\n'
-    ),
-    '(APIServer pid=1) INFO:     127.0.0.1:{b} - "POST /v1/chat/completions HTTP/1.1" 200 OK\n',
-    (
-        "(EngineCore pid=123) INFO 07-05 12:00:{c:02d} [loggers.py:123] Engine 000: Avg prompt "
-        "throughput: {b}.{a} tokens/s, Running: {a} reqs, Waiting: 0 reqs, GPU KV cache usage: 1.{a}%, "
-        "Prefix cache hit rate: 0.0%, memory available\n"
-    ),
+_TRACE = (
+    "(Worker_TP{a}_DCP{a} pid={b}) ERROR 07-05 12:{c:02d}:01 [multiproc_executor.py:{b}]   File "
+    '"/usr/local/lib/python3.12/dist-packages/vllm/v1/worker/gpu_model_runner.py", line {b}\n'
 )
+_ACCESS = (
+    '(APIServer pid=1) INFO:     127.0.0.1:{b} - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+)
+_STATISTICS = (
+    "(EngineCore pid=123) INFO 07-05 12:00:{c:02d} [loggers.py:123] Engine 000: Avg prompt "
+    "throughput: {b}.{a} tokens/s, Running: {a} reqs, Waiting: 0 reqs, GPU KV cache usage: "
+    "1.{a}%, Prefix cache hit rate: 0.0%, memory available\n"
+)
+_SHAPES = (_TRACE, _ACCESS, _STATISTICS)
 
 
 def write_log(path: Path, size: int) -> None:

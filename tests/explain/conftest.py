@@ -13,6 +13,7 @@ sys.path.insert(0, str(HERE))
 sys.path.insert(1, str(HERE.parent / "exporter"))
 
 from formats import plain  # noqa: E402
+from messages import NO_HUB  # noqa: E402
 
 from ws_guard.explain.logs import explain_log  # noqa: E402
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from ws_guard.explain.finding import Finding
 
     Explain = Callable[..., list[Finding]]
-
-#: No model of this machine's hub cache takes part.
-NO_HUB = {"HF_HUB_CACHE": "/nowhere"}
 
 
 @pytest.fixture

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+#: No model of this machine's hub cache takes part.
+NO_HUB = {"HF_HUB_CACHE": "/nowhere"}
+
 
 def overflow(slab: str, size: int, available: int, line: int = 49) -> str:
-    """FlashInfer since 0.2.10."""
+    """FlashInfer since August 2025."""
     return (
         "RuntimeError: Error in function 'aligned_alloc' at "
         f"/workspace/include/flashinfer/allocator.h:{line}: "
@@ -15,7 +18,7 @@ def overflow(slab: str, size: int, available: int, line: int = 49) -> str:
 
 
 def old_overflow(slab: str, size: int) -> str:
-    """FlashInfer 0.1.2 to 0.2.9."""
+    """FlashInfer from August 2024 to July 2025."""
     return (
         f"RuntimeError: Failed to allocate memory for {slab} with size {size} and alignment 16 "
         "in AlignedAllocator"
@@ -52,8 +55,9 @@ def locked(caller: str, needed: str, current: str) -> str:
 def out_of_memory(wanted: str, free: str, total: str = "21.66 GiB") -> str:
     """torch 2.x."""
     return (
-        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {wanted}. GPU 0 has a "
-        f"total capacity of {total} of which {free} is free. Including non-PyTorch memory, this process "
-        "has 21.20 GiB memory in use. Of the allocated memory 20.58 GiB is allocated by PyTorch, "
-        "and 217.30 MiB is reserved by PyTorch but unallocated."
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {wanted}. "
+        f"GPU 0 has a total capacity of {total} of which {free} is free. "
+        "Including non-PyTorch memory, this process has 21.20 GiB memory in use. Of the allocated "
+        "memory 20.58 GiB is allocated by PyTorch, and 217.30 MiB is reserved by PyTorch but "
+        "unallocated."
     )

@@ -181,7 +181,7 @@ def test_command(board: Board, attach: Attach) -> None:
     worker.die()
     done = run()
     assert (done.returncode, done.stderr) == (0, "")
-    assert "64 heads x 12,288 rows x 1 query tokens" in done.stdout
+    assert "64 heads x 12,288 rows x 1 query token\n" in done.stdout
     assert "set: VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=2561671168" in done.stdout
     assert "last calls of 0/0, which died:" in done.stdout
     told = json.loads(run("--json").stdout)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 from formats import FORMATS, vllm
 from messages import COUNTER_CHECK, UNNAMED, locked, out_of_memory, overflow, short_counter
 
+from ws_guard.explain.logs import explain_log
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from ws_guard.explain.finding import Finding
 
@@ -42,8 +46,8 @@ def triples(found: Finding) -> set[tuple[int, int | None, int | None]]:
         ["tp=8 dcp=8 max_num_batched_tokens=16384", "64 heads"],
         [
             (
-                "(APIServer pid=1) INFO 07-05 11:59:58 [utils.py:253] non-default args: {'model': 'G', "
-                "'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, "
+                "(APIServer pid=1) INFO 07-05 11:59:58 [utils.py:253] non-default args: "
+                "{'model': 'G', 'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, "
                 "'max_num_batched_tokens': 16384}"
             ),
             HEADS,
@@ -286,16 +290,88 @@ def test_traceback_makes_out_of_memory_ours(explain_one: ExplainOne) -> None:
     assert (found.size, found.confidence) == (256 << 20, "exact")
 
 
+@pytest.mark.parametrize(
+    ("prefix", "rank"),
+    [
+        ("MESSAGE=(Worker_TP5 pid=1) ", "Worker_TP5"),
+        ("[1,3]<stderr>: ", "rank 3"),
+        ("[rank7]: ", "rank 7"),
+        ("[default6]:", "rank 6"),
+        ("[2025-11-20 16:40:55 DP1 TP3] ", "DP1 TP3"),
+        ("(RayWorkerWrapper pid=206994, ip=10.1.2.3) ", "RayWorkerWrapper pid=206994"),
+        ("(VLLM pid=1) (VllmWorkerProcess pid=2) ", "VllmWorkerProcess pid=2"),
+        ("(VllmWorker rank=1 pid=477) ERROR 07-22 12:55:39 [x.py:618] ", "VllmWorker rank=1"),
+        ("engine-1  | (EngineCore_DP0 pid=3) ", "EngineCore_DP0"),
+    ],
+)
+def test_names_of_ranks(prefix: str, rank: str, explain_one: ExplainOne) -> None:
+    found = explain_one([prefix + CRASH])
+    assert [name.rpartition("/")[2] for name in found.ranks] == [rank]
+
+
+def test_message_inside_json_inside_json(explain_one: ExplainOne) -> None:
+    inner = json.dumps({"message": "worker failed", "exc_info": f"Traceback\n  File x\n{CRASH}"})
+    outer = {"kubernetes": {"pod_name": "p-0"}, "log": f"{inner}\n", "stream": "stderr"}
+    found = explain_one([json.dumps(outer)])
+    assert (found.size, found.ranks) == (1_611_661_312, ("p-0",))
+
+
+def test_model_as_people_write_it(explain_one: ExplainOne) -> None:
+    # 2 * 148 / 8 tiles of 128 rows.
+    message = overflow("batch_prefill_tmp_v", 64 * 37 * 128 * 128 * 4, 134_217_728)
+    for words in ("64/8, D=128", "64 q / 8 kv heads, D=128"):
+        found = explain_one([f"on a B200 with {words}", message])
+        assert (found.confidence, found.solutions[0].tiles) == ("exact", 37)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_installed_header_decides_between_formulas(
+    shared: bool, explain_one: ExplainOne, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Builds of 0.7.0 and 0.7.1 carry either: the header of the very build tells."""
+    site = tmp_path / "site"
+    header = site / "flashinfer/data/include/flashinfer/attention/scheduler.cuh"
+    header.parent.mkdir(parents=True)
+    header.write_text("const size_t max_partial_rows = 1;" if shared else "")
+    (site / "flashinfer_python-0.7.1.dist-info").mkdir()
+    metadata = site / "flashinfer_python-0.7.1.dist-info" / "METADATA"
+    metadata.write_text("Name: flashinfer-python\nVersion: 0.7.1\n")
+    config = '{"num_attention_heads": 24, "num_key_value_heads": 4, "head_dim": 256}'
+    message = overflow("batch_prefill_tmp_v", 24 * 3_584 * 256 * 4, 1 << 20, line=71)
+    lines = ["flashinfer-python==0.7.1", config, message]
+    assert explain_one(lines).confidence == "consistent"
+    monkeypatch.syspath_prepend(str(site))
+    found = explain_one(lines)
+    assert found.confidence == "exact"
+    # ceil(336 * 64 / 6) rows, or 56 tiles of 64.
+    assert {(each.tiles, each.tile) for each in found.solutions} >= {
+        (336, 64) if shared else (56, 64)
+    }
+
+
+def test_memory_for_a_raised_workspace(explain_one: ExplainOne) -> None:
+    # 2,561,671,168 bytes are 2.3857 GiB.
+    lines = [f"{VLLM}=2561671168", out_of_memory("2.39 GiB", "1.00 GiB", "178.35 GiB")]
+    found = explain_one(lines)
+    assert (found.size, found.confidence) == (2_561_671_168, "consistent")
+    assert any("short by 1,487,929,344 B" in note for note in found.notes)
+
+
 def test_variable_that_was_overridden(explain_one: ExplainOne) -> None:
     found = explain_one([f"{VLLM}=1073741824", CRASH])
     assert any("it was overridden" in note for note in found.notes)
 
 
-def test_config_of_the_hub_cache(tmp_path: object, explain_one: ExplainOne) -> None:
-    del tmp_path
-    found = explain_one([FLAGS.replace("GLM", "org/model"), CRASH])
-    # The cache of these tests is empty: heads stay unknown.
-    assert found.confidence == "consistent"
+def test_config_of_the_hub_cache(tmp_path: Path) -> None:
+    snapshot = tmp_path / "hub" / "models--org--model" / "snapshots" / "main"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text('{"num_attention_heads": 64, "hidden_size": 4096}')
+    (tmp_path / "log").write_text(f"{FLAGS.replace('GLM', 'org/model')}\n{CRASH}\n")
+    (without,) = explain_log(str(tmp_path / "log"), {"HF_HUB_CACHE": "/nowhere"})
+    assert without.confidence == "consistent"
+    (found,) = explain_log(str(tmp_path / "log"), {"HF_HUB_CACHE": str(tmp_path / "hub")})
+    assert (found.confidence, triples(found)) == ("exact", {(64, 12_288, 1)})
+    assert any("64 heads by the config of org/model" in note for note in found.notes)
 
 
 def test_nothing_known(explain: Explain) -> None:

@@ -8,12 +8,12 @@ import warnings
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import NO_HUB
 from formats import FORMATS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from messages import (
     COUNTER_CHECK,
+    NO_HUB,
     UNNAMED,
     locked,
     old_overflow,

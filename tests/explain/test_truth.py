@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import NO_HUB
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from messages import overflow
+from messages import NO_HUB, overflow
 
 from ws_guard.explain.logs import explain_log
 from ws_guard.sizing import ENTRIES, LAYOUTS, Call, Layout, carve, layouts_of_release

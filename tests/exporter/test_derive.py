@@ -128,6 +128,33 @@ def test_last_is_the_newest_call_of_each_workspace(attach: Attach, watch: BoardW
     assert (second.workspace, on(second, "last").batch) == ("ws1", 5)
 
 
+def test_replays_are_calls_like_others(attach: Attach, watch: BoardWatch) -> None:
+    """They have a lane of their own on the board, and a shape that no eager call had."""
+    worker = attach()
+    worker.call(16)
+    worker.call(512, mode="captured", outcome=Outcome.CAPTURED)
+    before = time.time()
+    worker.call(512, mode="replayed", count=1_000, outcome=Outcome.REPLAYED)
+    (observed,) = watch.read().slots
+    told = observed.worker
+    assert told.last_call_timestamp_seconds is not None
+    assert told.last_call_timestamp_seconds == pytest.approx(before, abs=60)
+    (op,) = told.ops
+    assert op.calls == {"eager": 1, "captured": 1, "replayed": 1_000}
+    assert sum(op.batch_counts) == op.calls["eager"] + op.calls["replayed"]
+    assert (on(told.workspaces[0], "last").batch, on(told.workspaces[0], "peak").batch) == (
+        512,
+        512,
+    )
+    seen = [observed.seen_call(call) for call in observed.calls]
+    assert [(call.outcome, call.batch) for call in seen] == [
+        ("eager", 16),
+        ("captured", 512),
+        ("replayed", 512),
+    ]
+    assert seen[-1].timestamp_seconds == told.last_call_timestamp_seconds
+
+
 def test_an_unknown_layout_leaves_sizes_unknown(attach: Attach, watch: BoardWatch) -> None:
     attach(layout=None).call(3_081)
     site = the_site(watch)

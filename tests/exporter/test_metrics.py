@@ -83,5 +83,5 @@ def test_promtool_finds_nothing_to_say(
 
 def test_the_documented_table_is_the_real_one() -> None:
     text = (ROOT / "docs" / "METRICS.md").read_text()
-    # Write it anew: python -c "from ws_guard.exporter.metrics import markdown; print(markdown())"
+    # Write it anew: make generated
     assert markdown() in text

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from graph_stage import Stage, has_hooks, stage
-from native_calls import Told, decode_arguments, workspace
+from native_calls import NO_FRONT, Told, decode_arguments, workspace
 
 from ws_guard import WorkspaceOverflowError
 from ws_guard.board import OVERFLOW, OVERRUN, Outcome
@@ -308,7 +308,7 @@ def met_with(batch: int) -> Met:
     """A harmless call that fills a row."""
     dims, size = HeadDims(576, 512, 2048), 1 << 40
     call = NativeCall(batch, 64, 1, True, 148, size, 4096, dims, 2048, batch, None)
-    return Met((batch,), None, batch, True, None, 4096, size, (), Told(call))
+    return Met((batch,), None, NO_FRONT, batch, True, None, 4096, size, (), Told(call))
 
 
 def refused_call_is_not_in_the_graph(at: Stage) -> None:

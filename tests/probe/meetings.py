@@ -14,6 +14,7 @@ import torch
 from ws_guard.board import Board
 from ws_guard.exporter.server import Exporter
 from ws_guard.probe.calls import Met, NativeCall
+from ws_guard.probe.hot import Front
 from ws_guard.probe.ledger import Ledger
 from ws_guard.probe.parts import Parts
 from ws_guard.probe.recorder import Recorder
@@ -99,7 +100,16 @@ class Meetings:
         key = (batch, lse, workspace.data_ptr(), size)
         like: Any = (*key, None, None, None, None)
         met = Met(
-            key, like, batch, lse, workspace, workspace.data_ptr(), size, (workspace,), Told(native)
+            key,
+            like,
+            Front((), False, ()),
+            batch,
+            lse,
+            workspace,
+            workspace.data_ptr(),
+            size,
+            (workspace,),
+            Told(native),
         )
         handling = self._ledgers[op].meet(met)
         handling = handling or (lambda native, args: native(*args))

@@ -6,6 +6,7 @@ Positions come from the installed FlashInfer's source; the tensors are real, and
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -13,6 +14,8 @@ import torch
 from ws_guard.contract import Contract, installed_contract
 from ws_guard.probe.calls import NativeCall, NativeFunction
 from ws_guard.probe.graphs import Graphs
+from ws_guard.probe.hot import Front
+from ws_guard.probe.instruments import Instruments
 from ws_guard.probe.ledger import Ledger
 from ws_guard.probe.native_op import instrument, positions_of
 from ws_guard.probe.parts import Parts
@@ -50,6 +53,9 @@ class Watched(NamedTuple):
             NativeModule(self.contract.layout, self.contract.signatures), DECODE
         )
         return native
+
+
+NO_FRONT = Front((), False, ())
 
 
 class Told(NamedTuple):
@@ -105,3 +111,13 @@ def decode_arguments(
 def workspace(size: int = 394 * MIB) -> torch.Tensor:
     """A workspace whose pages are never touched."""
     return torch.empty(size, dtype=torch.uint8)
+
+
+def instrumented(probe: Any, native: NativeFunction) -> NativeFunction:
+    """A native decode as an installed probe finds it in a module that FlashInfer loads."""
+    (instruments,) = (part for part in probe._instruments if isinstance(part, Instruments))
+    module = SimpleNamespace(**{DECODE: native})
+    instruments._instrument(module)
+    op: NativeFunction = vars(module)[DECODE]
+    assert op is not native
+    return op

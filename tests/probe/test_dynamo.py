@@ -15,6 +15,9 @@ if importlib.util.find_spec("flashinfer") is None:
 import torch._dynamo.utils as dynamo  # noqa: E402
 from native_calls import MIB, Watched, decode_arguments, watch, workspace  # noqa: E402
 
+from ws_guard import WorkspaceOverflowError  # noqa: E402
+from ws_guard.board import OVERFLOW  # noqa: E402
+from ws_guard.probe import hot  # noqa: E402
 from ws_guard.probe.dynamo import hide_from_dynamo  # noqa: E402
 
 if TYPE_CHECKING:
@@ -63,7 +66,8 @@ def test_compiled_code_calls_the_probe_as_it_is(
     # The step up to the call, and the rest of it.
     assert frames_compiled() == 2
     (reason,) = dynamo.counters["graph_break"]
-    assert "torch.compiler.disable" in reason
+    # At the call itself, as without a probe: Dynamo cannot look into a native function either.
+    assert ("class `Counted`" if hot.is_built() else "torch.compiler.disable") in reason
 
 
 @pytest.mark.parametrize("batch", [12_288, -1], ids=["refused", "garbage"])
@@ -78,6 +82,65 @@ def test_what_goes_wrong_is_not_compiled_either(
     assert step(torch.zeros(2)).tolist() == [2.0, 2.0]
     assert slot().probe_errors == 1
     assert frames_compiled() == 2
+
+
+@pytest.fixture
+def attention(recorder: Recorder) -> Iterator[Callable[..., Callable[[], None]]]:
+    """`attention(action)`: an op as engines register it, opaque to Dynamo, over a probed decode."""
+    with torch.library._scoped_library("ws_guard_test", "FRAGMENT") as library:
+        library.define("attend(Tensor x, int batch) -> Tensor")
+
+        def make(action: str, seen: list[int]) -> Any:
+            watched = watch(recorder, action)
+            at = watched.at("batch_size")
+            op, buffer = watched.over(lambda *args: seen.append(args[at])), workspace()
+
+            def attend(x: torch.Tensor, batch: int) -> torch.Tensor:
+                op(*decode_arguments(batch, buffer))
+                return x * 2
+
+            library.impl("attend", attend, "CompositeExplicitAutograd")
+            library._register_fake("attend", lambda x, _batch: torch.empty_like(x))
+            return torch.ops.ws_guard_test.attend
+
+        yield make
+
+
+@pytest.mark.parametrize("action", ["observe", "raise", "split"])
+def test_no_graph_break_and_no_recompilation_comes_from_us(
+    action: str,
+    attention: Callable[[str, list[int]], Callable[..., Any]],
+    slot: Callable[[], SlotView],
+) -> None:
+    """The whole step is one graph, whatever is done about a call in it."""
+    seen: list[int] = []
+    attend = attention(action, seen)
+
+    @torch.compile(backend="eager", fullgraph=True, dynamic=True)
+    def step(x: torch.Tensor, batch: int) -> torch.Tensor:
+        return attend(x + 1, batch) - 1
+
+    x = torch.zeros(2)
+    for batch in (16, 17, 18):
+        assert step(x, batch).tolist() == [1.0, 1.0]
+    before = frames_compiled()
+    for batch in (16, 16, 12_288, 16, 24, 12_288, 16):
+        if action == "raise" and batch == 12_288:
+            with pytest.raises(WorkspaceOverflowError):
+                step(x, batch)
+        else:
+            assert step(x, batch).tolist() == [1.0, 1.0]
+    made = {"observe": [12_288], "raise": [], "split": [3_072] * 4}[action]
+    assert seen == [16, 17, 18, 16, 16, *made, 16, 24, *made, 16]
+    # Here the native function refuses nothing: what was only observed is taken back.
+    told = {
+        "observe": {},
+        "raise": {(0, OVERFLOW, "raised"): 2},
+        "split": {(0, OVERFLOW, "split"): 2},
+    }
+    assert slot().events == told[action]
+    assert frames_compiled() == before
+    assert not dynamo.counters["graph_break"]
 
 
 def test_torch_without_the_interface_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

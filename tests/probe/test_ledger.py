@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from native_calls import Told
+from native_calls import NO_FRONT, Told
 
 from ws_guard.board import OVERFLOW, OVERRUN, Outcome, SlotView
 from ws_guard.board.format import COUNT_EAGER, EXACT_ROWS, SUM_EAGER
@@ -55,7 +55,7 @@ def meet(ledger: Ledger, call: NativeCall) -> Handling | None:
     key = (*call[:6], call.workspace_address, call.dims, tokens)
     like = (call.batch, *[None] * 7)
     address, size = call.workspace_address, call.workspace_bytes
-    met = Met(key, like, call.batch, call.lse, workspace, address, size, (), Told(call))
+    met = Met(key, like, NO_FRONT, call.batch, call.lse, workspace, address, size, (), Told(call))
     return ledger.meet(met)
 
 

@@ -89,9 +89,9 @@ def slots(path: str) -> list[SlotView]:
 
 
 @contextmanager
-def probed(path: str) -> Iterator[Probe]:
+def probed(path: str, action: str | None = None) -> Iterator[Probe]:
     """The probe installed for a while."""
-    probe = install(board=path)
+    probe = install(board=path, on_overflow=action)
     try:
         yield probe
     finally:

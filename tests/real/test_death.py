@@ -7,13 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from exporter_process import Exporter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,35 +32,6 @@ with launcher.on_cpu(Path({library!r})):
         except RuntimeError:
             os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-class Exporter:
-    def __init__(self, board: Path) -> None:
-        command = [sys.executable, "-m", "ws_guard", "serve"]
-        command += ["--board", str(board), "--listen", "127.0.0.1:0"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        self.url = self.process.stderr.readline().split(" on ")[1].split(",")[0]
-
-    def get(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(self.url + path) as answer:  # noqa: S310 - loopback
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    def metrics(self) -> dict[str, float]:
-        """Every sample of engine 0, rank 3 by its name."""
-        families = text_string_to_metric_families(self.get("/metrics")[1])
-        samples = [sample for family in families for sample in family.samples]
-        return {s.name: s.value for s in samples if s.labels.get("rank") == "3"}
-
-    def stop(self) -> list[dict[str, object]]:
-        """End it; the JSON lines that it wrote to stderr."""
-        self.process.terminate()
-        _, errors = self.process.communicate()
-        assert self.process.returncode == 0
-        return [json.loads(line) for line in errors.splitlines() if line.startswith("{")]
 
 
 @pytest.fixture

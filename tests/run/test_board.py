@@ -46,6 +46,7 @@ def test_overflow_death(
     told = ended.stderr[ended.stderr.index("ws-guard post-mortem") :]
     for text in (*REFUSED, "rank 0/0: trtllm_paged_attention_decode", ADVICE, " of 413,138,944 B"):
         assert text in told
+    assert "exact: 64 heads x 3,081 rows x 1 query token, layout B" in told
     # The one that fitted is no trouble.
     assert told.count("trtllm_gen_softmax_workspace refused") == 1
     assert ended.kept_board == ended.board

@@ -72,6 +72,7 @@ class Slot:
 
     def __init__(self, memory: mmap.mmap, fd: int | None, path: str | None, problem: str) -> None:
         self._memory = memory
+        self._address = 0
         self._bytes = memoryview(memory)
         self._fd = fd
         self._lock = threading.Lock()
@@ -139,6 +140,14 @@ class Slot:
         self.words[Header.ATTACHED_NS] = self.attached_ns
         self._clocks[Header.ATTACHED_CLOCK] = time.monotonic()
         self.words[Header.MAGIC] = MAGIC
+
+    def address_of(self, word: int) -> int:
+        """Where a word stands in memory, until the slot is dropped."""
+        import ctypes  # with the extension alone, and torch has it loaded
+
+        if not self._address:
+            self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        return self._address + 8 * word
 
     def describe(self, document: Mapping[str, Any]) -> None:
         """Publish what else is to be known of this worker. ValueError beyond 16 KiB of JSON."""

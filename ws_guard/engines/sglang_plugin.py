@@ -22,6 +22,8 @@ from .gpu import Gpu, gpu_of
 from .hooks import Hooks
 from .judge import Judged
 from .live import holder_bytes, judge_live, planned_document, site_at
+from .sglang_graphs import MODULE as DEDUP_MODULE
+from .sglang_graphs import follow_replays
 from .sglang_sites import SITES
 
 RUNNER_MODULE = "sglang.srt.model_executor.model_runner"
@@ -63,6 +65,8 @@ class SglangPlugin:
         # While SGLang calls its plugins, it applies their hooks itself once all have registered.
         register = functools.partial(self._register, apply=not loaded)
         self._hooks.when_imported(RUNNER_MODULE, register)
+        follow = functools.partial(follow_replays, probe=self._probe)
+        self._hooks.when_imported(DEDUP_MODULE, follow)
 
     def _register(self, _: ModuleType, *, apply: bool) -> None:
         registered = sys.modules[REGISTRY_MODULE]

@@ -11,8 +11,8 @@ class Solution(NamedTuple):
     """One reading of a size: the call, or the plan, that asks exactly for it.
 
     For trtllm-gen slabs every length from `lowest_q_len` to `highest_q_len` asks for the same
-    bytes; `max_q_len` stands for them. For FlashInfer's own plans `rows` are partial results per head,
-    made of `tiles` tiles of `tile` rows; `rule` says what leads to their number.
+    bytes; `max_q_len` stands for them. For FlashInfer's own plans `rows` are partial results per
+    head, made of `tiles` tiles of `tile` rows; `rule` says what leads to their number.
     """
 
     num_qo_heads: int

@@ -94,10 +94,13 @@ _VERSIONS: tuple[tuple[str, bytes, re.Pattern[str]], ...] = (
     )),
     ("flashinfer", b"lashInfer", re.compile(rf"lashInfer{_SEPARATOR}{_VERSION}")),
 )  # fmt: skip
-_ENGINE_WORDS: tuple[tuple[str, bytes], ...] = (
-    ("vllm", b"/vllm/"),
-    ("sglang", b"/sglang/"),
-    ("sglang", b"ServerArgs("),
+#: Words that name an engine, and how much each says: a name alone may be said in passing.
+_ENGINE_WORDS: tuple[tuple[str, bytes, int], ...] = (
+    ("vllm", b"vLLM", 0),
+    ("sglang", b"SGLang", 0),
+    ("vllm", b"/vllm/", 1),
+    ("sglang", b"/sglang/", 1),
+    ("sglang", b"ServerArgs(", 1),
 )
 _BACKEND = re.compile(r"(?:Using |backend[\\'\"]*\s*[:=]\s*[\\'\"]*|backend )([A-Za-z0-9_]{3,40})")
 _BACKEND_NEEDLES = (b"_backend", b"-backend", b" backend")
@@ -113,6 +116,10 @@ _COMMAND_NEEDLES = (
 )
 _UTILIZATION_NEEDLES = (b"gpu_memory_utilization", b"gpu-memory-utilization")
 _SPOKEN_HEADS = re.compile(r"(?<![\w.])(\d{1,4}) (?:q |query |attention )?heads\b")
+#: `24/4, D=256` or `64 q / 8 kv heads, D=128`, as people write a model's attention down.
+_SPOKEN_DIMS = re.compile(
+    r"(?<![\w./])(\d{1,4}) ?q? ?/ ?(\d{1,4}) ?(?:kv)?(?: heads)?, ?D=(\d{2,4})\b"
+)
 _SHORT_VALUE = re.compile(r"(?<![\w/.-])-{0,2}(dcp|pcp|dp|tp)(?:=| )(\d{1,5})\b")
 #: Switches that change what a size means.
 _SWITCHES: tuple[tuple[str, bytes, re.Pattern[str]], ...] = (
@@ -202,6 +209,11 @@ def _told(hint: Hint) -> Reader:
     return lambda _text, _at: [hint]
 
 
+def _spoken_dims(match: re.Match[str]) -> list[Hint]:
+    fields = ("heads", "kv_heads", "head_dim")
+    return [Hint(field, int(text)) for field, text in zip(fields, match.groups(), strict=True)]
+
+
 def _gpu(text: str, at: int) -> list[Hint]:
     name = devices.gpu_in(text[max(0, at - 16) : at + 24])
     return [Hint("gpu", name)] if name else []
@@ -215,6 +227,7 @@ def _number_readers() -> Iterator[tuple[bytes, Reader]]:
     yield from ((f"{name}{mark}".encode(), short) for name in _SHORT for mark in "= ")
     heads = _pattern_at(_SPOKEN_HEADS, lambda match: [Hint("heads", int(match[1]))], back=20)
     yield b" heads", heads
+    yield b"D=", _pattern_at(_SPOKEN_DIMS, _spoken_dims, back=32)
     yield from ((needle, _utilization) for needle in _UTILIZATION_NEEDLES)
 
 
@@ -222,7 +235,8 @@ def _word_readers() -> Iterator[tuple[bytes, Reader]]:
     """Readers of names: engines and versions, GPU, backends, models, switches."""
     for engine, needle, pattern in _VERSIONS:
         yield needle, _pattern_at(pattern, _version(engine), back=16)
-    yield from ((needle, _told(Hint("engine", engine))) for engine, needle in _ENGINE_WORDS)
+    for engine, needle, weight in _ENGINE_WORDS:
+        yield needle, _told(Hint("engine", engine, weight))
     yield from ((needle, _told(Hint("complete", True))) for needle in _COMPLETE)
     yield from ((needle, _gpu) for needle in devices.NEEDLES)
     backend = _pattern_at(_BACKEND, lambda match: [Hint("backend", match[1].upper())], back=48)
@@ -258,8 +272,10 @@ READERS: dict[bytes, list[Reader]] = _readers()
 #: nothing new after the first.
 NEEDLES: dict[bytes, int] = {
     **dict.fromkeys(READERS, 500),
-    **{needle: 1 for _, needle in _ENGINE_WORDS},
+    **{needle: 1 for _, needle, weight in _ENGINE_WORDS if weight},
 }
+#: Bytes of the longest of these words.
+LONGEST = max(map(len, NEEDLES))
 
 
 def hints_at(text: str, at: int, needle: bytes) -> list[Hint]:

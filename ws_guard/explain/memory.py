@@ -10,8 +10,8 @@ from .evidence import Evidence
 from .finding import Confidence
 from .wordings import Fault
 
-#: Messages round to a hundredth of a MiB.
-_HUNDREDTH = MIB // 100 + 1
+#: Messages round to a hundredth of a MiB, from a GiB on to a hundredth of that.
+_GIB = 1 << 30
 
 
 def known_size(size: int | None, evidence: Evidence) -> int | None:
@@ -29,7 +29,8 @@ def known_size(size: int | None, evidence: Evidence) -> int | None:
         sizes += [
             each for site in engine.sites for each in (site.size_bytes, site.lse_size_bytes) if each
         ]
-    return next((each for each in sizes if abs(each - size) <= _HUNDREDTH), None)
+    rounding = (_GIB if size >= _GIB else MIB) // 100 + 1
+    return next((each for each in sizes if abs(each - size) <= rounding), None)
 
 
 def concerns_workspace(fault: Fault, evidence: Evidence) -> bool:

@@ -38,7 +38,7 @@ from .plan_rows import (
 )
 from .wordings import Fault
 
-_MOST_SOLUTIONS = 200
+_MOST_SOLUTIONS = 1_000
 #: Of these several values leave the rows open.
 _DOUBTS = {"tp", "heads", "flashinfer_version"}
 #: SGLang's deterministic mode splits KV every so many tokens and sets its workspace itself.

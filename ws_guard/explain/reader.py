@@ -43,7 +43,10 @@ _LISTED = (b'"MESSAGE":[', b'"MESSAGE" : [')
 _SPLIT_MARKS = dict.fromkeys((b"stderr P ", b"stdout P ", b'"log":', *_LISTED), 1)
 #: Docker ends a whole line with a line break, a part without.
 _DOCKER_PART = re.compile(rb'(?<!\\n)", ?"stream"')
-_WORKSPACE_CODE = re.compile(r"\w*(?:workspace_buffer|_workspace|workspace_size)\w*", re.IGNORECASE)
+#: Code of the engines that allocates a workspace for FlashInfer.
+_WORKSPACE_CODE = re.compile(
+    r"\b(?:\w*workspace_buffer\w*|_fi_\w*workspace|\w*trtllm\w*workspace)\b"
+)
 _TRACE_CHARS = 8_192
 
 Origin = tuple[str, str]
@@ -111,7 +114,7 @@ class LogReader:
         reach = min(filled, end + longest - 1)
         hits = searcher.find(self._words, start, reach)
         if self._start + start < _HINTED_HEAD:
-            self._take_hints(searcher, start, min(end, _HINTED_HEAD - self._start))
+            self._take_hints(searcher, start, min(filled, end + hinting.LONGEST))
         for at, word in hits:
             if at >= end:
                 continue

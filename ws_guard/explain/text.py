@@ -81,7 +81,8 @@ def _solution(solution: Solution) -> str:
         return words
     low, high = solution.lowest_q_len, solution.highest_q_len
     if low is None or low == high:
-        return f"{words} x {solution.max_q_len:,} query tokens"
+        plural = "" if solution.max_q_len == 1 else "s"
+        return f"{words} x {solution.max_q_len:,} query token{plural}"
     return f"{words} x {low:,} to {high:,} query tokens"
 
 
@@ -100,5 +101,5 @@ def _verdict(found: Finding) -> str:
     if found.layouts:
         words.append(f"layout {' or '.join(found.layouts)}")
     if found.recommended_workspace_bytes is not None:
-        words.append(f"fits into {human_bytes(found.recommended_workspace_bytes)}")
+        words.append(f"workspace to set {human_bytes(found.recommended_workspace_bytes)}")
     return ", ".join(words)

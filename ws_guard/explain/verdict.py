@@ -63,7 +63,7 @@ def _solved(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
     if fault.size is None:
         return blank._replace(
             notes=(
-                "this FlashInfer (before 0.1.2) names neither slab nor size: nothing to solve",
+                "FlashInfer of July 2024 and before names neither slab nor size: nothing to solve",
                 _GARBAGE,
             )
         )

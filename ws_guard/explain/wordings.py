@@ -1,7 +1,7 @@
 """Every wording in which a workspace that is too small ends a process, as data, and its numbers.
 
-Sources: `allocator.h` of FlashInfer 0.0.x ("Out of workspace memory"), 0.1.x to 0.2.9 ("Failed to
-allocate memory"), later ("Buffer overflow"); its counter checks (0.6.15 on); vLLM's
+Sources: `allocator.h` of FlashInfer until July 2024 ("Out of workspace memory"), until July 2025
+("Failed to allocate memory"), and since ("Buffer overflow"); its counter checks (0.6.15 on); vLLM's
 `v1/worker/workspace.py`; torch's allocator.
 """
 
@@ -36,8 +36,8 @@ class Fault(NamedTuple):
     """One message; sizes in bytes, None where the wording tells none.
 
     `line` is the line of `allocator.h`, all that tells layout B from C. `old` marks the wordings
-    of FlashInfer before 0.2.10. `caller` is who asked vLLM's workspace manager; `total` the memory
-    of the GPU. `rounded` marks sizes that the message gives in MiB with two decimals.
+    of FlashInfer before August 2025. `caller` is who asked vLLM's workspace manager; `total` the
+    memory of the GPU. `rounded` marks sizes that the message gives in MiB with two decimals.
     """
 
     kind: Kind

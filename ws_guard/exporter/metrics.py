@@ -76,7 +76,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "worker_last_call_timestamp_seconds", "gauge", _WORKER,
-        "When the worker last made a native call outside tuning; graph replays do not show here.",
+        "When the worker last made or replayed a native call outside tuning.",
     ),
     Metric(
         "probe_errors_total", "counter", _WORKER,

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from ws_guard.sizing import HeadDims
 
+from .hot import Front
+
 NativeFunction = Callable[..., Any]
 #: Makes a native call in another way than as it came: `handling(native, args)`.
 Handling = Callable[[NativeFunction, "tuple[Any, ...]"], Any]
@@ -61,11 +63,13 @@ class Met(NamedTuple):
     """A call that has come to the ledger. Sizes in bytes.
 
     `like` is what the hot path may compare the next call with; None where it must not count any by
-    itself. `workspace`, `address` and `bytes` are those that the caller brought.
+    itself. `front` is the same for its part in C. `workspace`, `address` and `bytes` are those that
+    the caller brought.
     """
 
     key: Key
     like: Like | None
+    front: Front
     batch: int
     lse: bool
     workspace: Any
@@ -88,10 +92,14 @@ class Row(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A harmless shape, for the hot path: its run, its ring word without the time, and the word
-    that sums its batches (0: none, its row is its own)."""
+    """A harmless shape, for the hot path.
+
+    Its run, the same for the part in C, its ring word without the time, and the word that sums its
+    batches (0: none, its row is its own).
+    """
 
     run: Run
+    front: Front
     ring_code: int
     sum_word: int
 

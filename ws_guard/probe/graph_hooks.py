@@ -71,6 +71,8 @@ class GraphHooks:
         told = (graphs.begin_capture, graphs.end_capture, graphs.counter_of_replays())
         for name, function in zip(_HOOKS, told, strict=True):
             self._undo.append(getattr(module, name)(function).remove)
+        # A capture that fails ends without a hook.
+        graphs.ends_are_seen = False
 
     def _wrap(self, graph_class: Any) -> None:  # noqa: ANN401 - torch.cuda.CUDAGraph
         graphs = self._graphs

@@ -14,8 +14,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ws_guard.board import OVERRUN, Outcome
-from ws_guard.board.format import COUNT_REPLAYED, REPLAYS, SUM_REPLAYED
+from ws_guard.board.format import COUNT_REPLAYED, REPLAYS, SUM_REPLAYED, Header
 
+from . import hot
 from .calls import Key, Met, NativeCall
 from .recorder import Recorder
 
@@ -39,7 +40,7 @@ class _Remembered(NamedTuple):
         return args
 
 
-class GraphAccount:
+class GraphAccount(hot.Account):  # type: ignore[misc]
     """The calls captured into one graph.
 
     `additions` is what one replay adds to the slot's words: (word, how much).
@@ -80,6 +81,9 @@ class GraphAccount:
         self.words, self.times = recorder.slot.words, recorder.slot.last_call
         self.rows = tuple(dict.fromkeys(rows))
         self.additions = tuple(added.items())
+        slot = recorder.slot
+        places = tuple((slot.address_of(word), much) for word, much in self.additions)
+        self.hold(places, slot.address_of(Header.LAST_CALL + REPLAYS))
 
 
 class _Capture(NamedTuple):
@@ -98,6 +102,8 @@ class Graphs:
         self.on_capture: list[Callable[[], None]] = []
         #: Whether the calling thread's stream is being captured now; asked during captures alone.
         self.is_capturing: Callable[[], bool] = lambda: True
+        #: Whether the end of a capture is always seen, of one that failed too.
+        self.ends_are_seen = True
         #: The stream that the calling thread uses now, without asking CUDA.
         self.current_stream: Callable[[], object] = threading.get_ident
         #: Streams that were captured: what ran on them before was the warm-up.
@@ -106,6 +112,7 @@ class Graphs:
         self._captures: list[_Capture] = []
         self._accounts: weakref.WeakSet[GraphAccount] = weakref.WeakSet()
         self._current: GraphAccount | None = None
+        recorder.before_new_slot.append(self._let_go)
         recorder.after_new_slot.append(self._settle_all)
 
     def stream_of(self, tensor: Any) -> object:  # noqa: ANN401
@@ -154,9 +161,9 @@ class Graphs:
         # Micro-batches run in threads of their own, on the stream that is captured.
         on_stream = [each for each in self._captures if each.stream == stream]
         own = [each for each in self._captures if each.thread == thread]
-        if self.is_capturing():
+        if (on_stream and self.ends_are_seen) or self.is_capturing():
             return (on_stream or own or self._captures)[-1].account
-        # Torch tells nobody of a capture that failed: its stream has gone back to work.
+        # Nobody tells of a capture that failed, but its stream has gone back to work.
         for failed in on_stream:
             self._forget(failed.account)
             self._tell()
@@ -183,7 +190,7 @@ class Graphs:
             except Exception as error:  # noqa: BLE001 - the probe never harms the engine
                 recorder.stumbled(error)
 
-        return count
+        return hot.counting(count)  # type: ignore[no-any-return]
 
     def counting(self, launch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """A method that does what `launch` does and accounts for the replay.
@@ -208,7 +215,7 @@ class Graphs:
                 recorder.stumbled(error)
             return launch(graph)
 
-        return replay
+        return hot.replaying(launch, replay)  # type: ignore[no-any-return]
 
     def _begin_run(self, account: GraphAccount) -> None:
         """Another graph than the one before is replayed, or one that overruns at every replay."""
@@ -216,14 +223,26 @@ class Graphs:
             if account not in self._accounts:
                 return  # captured under a probe that was taken away since
             # One that overruns is never the current one: each of its replays comes here.
-            self._current = None if account.overruns else account
+            self._turn_to(None if account.overruns else account)
             for row in account.rows:
                 self._recorder.slot.begin_run(REPLAYS, row, Outcome.REPLAYED)
             for op in account.overruns:
                 self._recorder.add_event(op, OVERRUN, "observed")
 
+    def _turn_to(self, account: GraphAccount | None) -> None:
+        """Replays of this graph need only be counted from now on."""
+        if self._current is not None:
+            self._current.is_current = 0
+        self._current = account
+        if account is not None:
+            account.is_current = 1
+
+    def _let_go(self) -> None:
+        for account in list(self._accounts):
+            account.forget()
+
     def _settle_all(self) -> None:
-        self._current = None
+        self._turn_to(None)
         for account in list(self._accounts):
             account.settle(self._recorder)
 

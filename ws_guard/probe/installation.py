@@ -236,6 +236,13 @@ class Probe:
         """Log a line, once, and say it in /health."""
         self._report(problem)
 
+    def counter_of_replays(self) -> Callable[[Any], None] | None:
+        """What to call with a torch graph whenever it is launched past torch's own `replay`.
+
+        None where the probe is off.
+        """
+        return None if self._parts is None else self._parts.graphs.counter_of_replays()
+
     def name_sites(self, site_of: Callable[[int, str], str]) -> None:
         """From now on workspaces are named by `site_of(address, op)`; "" leaves them numbered."""
         if self._recorder is not None:

@@ -11,12 +11,21 @@ from typing import Any, NamedTuple
 
 from ws_guard import sizing
 from ws_guard.board import Outcome, Shape
-from ws_guard.board.format import COUNT_CAPTURED, COUNT_EAGER, COUNT_TUNING, SUM_EAGER, pack_run
+from ws_guard.board.format import (
+    COUNT_CAPTURED,
+    COUNT_EAGER,
+    COUNT_TUNING,
+    SUM_EAGER,
+    Header,
+    pack_run,
+)
 from ws_guard.sizing import Call
 
+from . import hot
 from .calls import NO_RUN, Handling, Key, Known, Like, Met, NativeCall, NativeFunction, Row, Run
 from .graphs import GraphAccount
 from .guard import WELL, Done, Trouble
+from .hot import Front
 from .parts import Parts
 from .provision import Provision
 from .recorder import Recorder
@@ -50,11 +59,13 @@ class Ledger:
         self.run: Run = NO_RUN
         self.known: dict[Key, Known] = {}
         self.ring_code = 0
+        self.hot_lane = hot.Lane()
         #: Whether the tokens of the whole batch decide the carve: layout A's ragged entry alone.
         self.per_token = sizing.ENTRY_OF_OP[op] == "ragged" and recorder.layout.name == "A"
         self._shapes: dict[Key, _Judged] = {}
         self._rows: dict[Shape, Row] = {}
         self._set_aside: dict[Key, Known] = self.known
+        recorder.before_new_slot.append(self.hot_lane.clear)
         recorder.on_new_slot.append(self._start_over)
         self._parts.graphs.on_capture.append(self._pause)
         self._parts.tuning.on_change.append(self._pause)
@@ -77,8 +88,16 @@ class Ledger:
 
     def end_run(self) -> None:
         """Have the next call looked up, whatever it is like."""
+        self.hot_lane.clear()
         self.run = NO_RUN
         self.ring_code = 0
+
+    def follow(self, known: Known, owner: object) -> None:
+        """From now on the hot path counts calls like this one; `owner` is the function called."""
+        self.run = known.run
+        address_of = self.recorder.slot.address_of
+        counter, moment = address_of(known.run[9]), address_of(Header.LAST_CALL + self.lane)
+        self.hot_lane.follow(owner, *known.front, counter, moment)
 
     def meet(self, met: Met) -> Handling | None:
         """Record a call before it is made; returns how to make it if not as it came."""
@@ -138,19 +157,20 @@ class Ledger:
         if capture is not None:
             capture.add(self, met, done)
         elif trouble is None and met.like is not None:
-            self._learn(met.key, row, met.like)
+            self._learn(met.key, row, met.like, met.front)
         return done.handling
 
     def _count(self, row: Row, mode: int) -> None:
         self.recorder.slot.words[row.first_word + mode] += 1
 
-    def _learn(self, key: Key, row: Row, like: Like) -> None:
+    def _learn(self, key: Key, row: Row, like: Like, front: Front) -> None:
         """Let the hot path count calls of a harmless shape, once its first ones were seen."""
         slot, word = self.recorder.slot, row.first_word + COUNT_EAGER
         if slot.words[word] >= _FIRST_CALLS and key in self._shapes:
             sum_word = row.first_word + SUM_EAGER if row.folded else 0
             run = (*like, slot.words, word, slot.last_call)
-            self._set_aside[key] = Known(run, pack_run(0, row.number, Outcome.EAGER), sum_word)
+            code = pack_run(0, row.number, Outcome.EAGER)
+            self._set_aside[key] = Known(run, front, code, sum_word)
 
     def _go_on(self, row: Row, outcome: Outcome) -> None:
         """Note a call that went well: another of the current run, or the first of a new one."""

@@ -19,6 +19,7 @@ from ws_guard.sizing import HeadDims
 
 from .calls import Handling, Key, Known, Met, NativeCall, NativeFunction, whole
 from .dynamo import hide_from_dynamo
+from .hot import Front, Places, in_front_of
 from .ledger import Ledger
 
 
@@ -99,7 +100,8 @@ def instrument(native: NativeFunction, where: Positions, ledger: Ledger) -> Nati
     query_at, q_len_at, batch_at = where.query, where.q_len, where.batch
     size_at, workspace_at = where.workspace_size, where.workspace
     lse_at, top_k_at = _lse_at(where), _top_k_at(where)
-    lane, recorder, meet = ledger.lane, ledger.recorder, _meeting(where, ledger)
+    lane, recorder = ledger.lane, ledger.recorder
+    meet = _meeting(where, ledger, lambda: front)
 
     def probe(*args: Any) -> Any:  # noqa: ANN401 - whatever the native function takes and gives
         handling = None
@@ -131,10 +133,19 @@ def instrument(native: NativeFunction, where: Positions, ledger: Ledger) -> Nati
             raise
 
     hide_from_dynamo(probe)
-    return probe
+    places = Places(
+        where.arguments,
+        (batch_at, q_len_at, size_at, top_k_at),
+        lse_at,
+        ((query_at, "shape"), (workspace_at, "data_ptr")),
+    )
+    front = in_front_of(probe, native, ledger.native_failed, ledger.hot_lane, places)
+    return front
 
 
-def _meeting(where: Positions, ledger: Ledger) -> Callable[[tuple[Any, ...]], Handling | None]:
+def _meeting(
+    where: Positions, ledger: Ledger, owner: Callable[[], object]
+) -> Callable[[tuple[Any, ...]], Handling | None]:
     """What the hot path calls for a call that is not like the one before it."""
     query_at, q_len_at, batch_at = where.query, where.q_len, where.batch
     size_at, workspace_at = where.workspace_size, where.workspace
@@ -155,22 +166,25 @@ def _meeting(where: Positions, ledger: Ledger) -> Callable[[tuple[Any, ...]], Ha
         shapes = ledger.known
         known = shapes.get(key)
         if known is not None and known.run[5] == shape and known.run[6]() is workspace:
-            count_known(ledger, shapes, known)
+            count_known(ledger, shapes, known, owner())
             return None
         like = (batch, q_len, size, no_lse, top_k, shape, ref(workspace), address)
+        front = Front((batch, q_len, size, top_k), no_lse, (*shape, address))
         if known is None:
-            met = Met(key, like, batch, not no_lse, workspace, address, size, args, where)
-            return ledger.meet(met)
-        known = shapes[key] = known._replace(run=(*like, *known.run[len(like) :]))
-        count_known(ledger, shapes, known)
+            lse = not no_lse
+            return ledger.meet(
+                Met(key, like, front, batch, lse, workspace, address, size, args, where)
+            )
+        known = shapes[key] = known._replace(run=(*like, *known.run[len(like) :]), front=front)
+        count_known(ledger, shapes, known, owner())
         return None
 
     return meet
 
 
-def count_known(ledger: Ledger, shapes: dict[Key, Known], known: Known) -> None:
-    """Count the first call of a run of a known shape."""
-    run, code, sum_word = known
+def count_known(ledger: Ledger, shapes: dict[Key, Known], known: Known, owner: object) -> None:
+    """Count the first call of a run of a known shape; `owner` is the function that was called."""
+    run, _, code, sum_word = known
     words, word, times = run[-3:]
     words[word] += 1
     if sum_word:
@@ -182,7 +196,7 @@ def count_known(ledger: Ledger, shapes: dict[Key, Known], known: Known) -> None:
         slot.ring[slot.next_place()] = slot.last_run[lane] = moment
     times[ledger.lane] = monotonic()
     if not sum_word:
-        ledger.run = run
+        ledger.follow(known, owner)
         # A capture or tuning has begun meanwhile: calls are counted in another way.
         if ledger.known is not shapes:
             ledger.end_run()

@@ -43,6 +43,9 @@ class Recorder:
         """With `later` the slot opens when somebody attaches, or at the first native call."""
         self.layout = layout
         self.lock = threading.RLock()
+        #: Called before anything else when `slot` becomes another one: whoever holds addresses in
+        #: the old one lets go. These do not fail.
+        self.before_new_slot: list[Callable[[], object]] = []
         #: Called whenever `slot` has become another one.
         self.on_new_slot: list[Callable[[], None]] = []
         #: Called after those.
@@ -207,6 +210,8 @@ class Recorder:
                 slot.close()
 
     def _replace_slot(self, slot: Slot) -> None:
+        for let_go in self.before_new_slot:
+            let_go()
         self.slot = slot
         for rebind in [*self.on_new_slot, *self.after_new_slot]:
             self._try(rebind)
@@ -228,20 +233,26 @@ class Recorder:
         self, op: str, foreseen: bool, error: Exception, *, tuning: bool = False
     ) -> None:
         """A native call raised: right the account where that was not what was foreseen."""
-        with contextlib.suppress(Exception), self.lock:
-            # The tuner tries what may be refused, and swallows the refusals: no event.
-            refused = is_refusal(error) and not tuning
-            if refused and not foreseen:
-                self.add_event(op, OVERFLOW, "observed")
-                self.stumbled(f"a refusal was not foreseen: {str(error)[:200]}")
-            if foreseen and not refused:
-                self._take_back(op)
+        try:
+            with self.lock:
+                # The tuner tries what may be refused, and swallows the refusals: no event.
+                refused = is_refusal(error) and not tuning
+                if refused and not foreseen:
+                    self.add_event(op, OVERFLOW, "observed")
+                    self.stumbled(f"a refusal was not foreseen: {str(error)[:200]}")
+                if foreseen and not refused:
+                    self._take_back(op)
+        except Exception as ours:  # noqa: BLE001 - the native error is on its way
+            self.stumbled(ours)
 
     def native_passed(self, op: str) -> None:
         """A foreseen refusal did not come: take it back, and say that we were wrong."""
-        with contextlib.suppress(Exception), self.lock:
-            self._take_back(op)
-            self.stumbled(f"a call of {op} was foreseen to be refused and was not")
+        try:
+            with self.lock:
+                self._take_back(op)
+                self.stumbled(f"a call of {op} was foreseen to be refused and was not")
+        except Exception as ours:  # noqa: BLE001 - the native result is on its way
+            self.stumbled(ours)
 
     def _take_back(self, op: str) -> None:
         self.slot.add_event(self._ops[op], OVERFLOW, _OBSERVED, count=-1)
@@ -274,8 +285,9 @@ def _free_name(name: str, taken: list[str]) -> str:
 
 def is_refusal(error: Exception) -> bool:
     """Whether an error is the launcher's word that the workspace or counter is too small."""
+    if not isinstance(error, RuntimeError):
+        return False
     text = str(error)
-    return isinstance(error, RuntimeError) and (
-        ("Buffer overflow when allocating memory for" in text and "trtllm_gen" in text)
-        or "multi_ctas_kv_counter_size" in text
-    )
+    return (
+        "Buffer overflow when allocating memory for" in text and "trtllm_gen" in text
+    ) or "multi_ctas_kv_counter_size" in text

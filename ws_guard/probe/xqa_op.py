@@ -15,6 +15,7 @@ from ws_guard.sizing import XQA_SEMAPHORE_BYTES, HeadDims
 
 from .calls import Handling, Met, NativeCall, NativeFunction, whole
 from .dynamo import hide_from_dynamo
+from .hot import Front, Places, in_front_of
 from .ledger import Ledger
 from .native_op import count_known
 
@@ -102,7 +103,8 @@ def instrument_xqa(native: NativeFunction, where: XqaPositions, ledger: Ledger) 
     """
     batch_at, q_len_at, kv_heads_at, ragged_at = _compared(where)
     semaphores_at, scratch_at = where.semaphores, where.scratch
-    lane, recorder, meet = ledger.lane, ledger.recorder, _meeting(native, where, ledger)
+    lane, recorder = ledger.lane, ledger.recorder
+    meet = _meeting(native, where, ledger, lambda: front)
 
     def probe(*args: Any) -> Any:  # noqa: ANN401 - whatever the native function takes and gives
         handling = None
@@ -134,11 +136,18 @@ def instrument_xqa(native: NativeFunction, where: XqaPositions, ledger: Ledger) 
             raise
 
     hide_from_dynamo(probe)
-    return probe
+    places = Places(
+        where.arguments,
+        (batch_at, q_len_at, kv_heads_at),
+        ragged_at,
+        ((scratch_at, "numel"), (semaphores_at, "data_ptr")),
+    )
+    front = in_front_of(probe, native, ledger.native_failed, ledger.hot_lane, places)
+    return front
 
 
 def _meeting(
-    native: NativeFunction, where: XqaPositions, ledger: Ledger
+    native: NativeFunction, where: XqaPositions, ledger: Ledger, owner: Callable[[], object]
 ) -> Callable[[tuple[Any, ...]], Handling | None]:
     """What the hot path calls for a call that is not like the one before it."""
     batch_at, q_len_at, kv_heads_at, ragged_at = _compared(where)
@@ -161,10 +170,11 @@ def _meeting(
         shapes = ledger.known
         known = shapes.get(like)
         if known is not None:
-            count_known(ledger, shapes, known)
+            count_known(ledger, shapes, known, owner())
             return None
         address, size = _workspace(semaphores, scratch)
-        met = Met(like, like, like[0], False, semaphores, address, size, args, where)
+        front = Front(like[:3], like[3], like[5:7])
+        met = Met(like, like, front, like[0], False, semaphores, address, size, args, where)
         if where.ragged is not None and args[where.ragged] is not None:
             # Its tokens, which decide whether the scratch is exact, are asked of every call.
             met = met._replace(like=None, key=(*like, args[where.query].shape[0]))

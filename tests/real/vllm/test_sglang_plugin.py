@@ -120,3 +120,39 @@ def test_engine_without_a_workspace_says_so_and_is_ready(worker: Callable[..., R
     (document,) = ran.told["built"]
     assert document["planned"] == []
     assert ran.told["health"]["planned_fits"] == "ok the engine uses no trtllm-gen workspace"
+
+
+# -- deduplicated graphs ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dedup(environment: Path, run: Callable[..., Ran]) -> Callable[..., Ran]:
+    """`dedup(change)`: two graphs of the same nodes in SGLang's own registry, replayed."""
+    return lambda *how: run("sglang_dedup.py", str(environment / "sglang-0.5.23"), *how)
+
+
+def test_replays_of_deduplicated_graphs_count(dedup: Callable[..., Ran]) -> None:
+    told = dedup().told
+    # One executable serves both; torch replays neither.
+    assert (told["executables"], told["launched"]) == (1, 1_000 + 10 + 10)
+    assert told["captured"] == {"16": 2, "32": 2}
+    assert told["replayed"] == {"16": 2 * (1_000 + 10), "32": 2 * 10}
+    assert (told["errors"], told["problems"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("other name", "KeyError: 'replay'"),
+        ("no original", "TypeError: a graph of theirs does not say"),
+    ],
+)
+def test_registry_that_is_not_as_known_is_a_problem(
+    dedup: Callable[..., Ran], how: str, words: str
+) -> None:
+    told = dedup(how).told
+    assert (told["launched"], told["errors"]) == (1_020, 0)
+    assert told["replayed"] == {"16": 0, "32": 0}
+    (problem,) = told["problems"]
+    assert problem.startswith("replays of deduplicated graphs are not counted (")
+    assert words in problem

@@ -1,0 +1,1 @@
+"""The observability pack. What is JSON here is written by `python -m dashboards.write`."""

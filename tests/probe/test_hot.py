@@ -1,0 +1,282 @@
+"""The hot path in C: the same counts as Python's, and nothing that can crash the process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from native_calls import MIB, Watched, decode_arguments, watch, workspace  # noqa: E402
+
+from ws_guard.board.format import Header  # noqa: E402
+from ws_guard.probe import hot  # noqa: E402
+from ws_guard.probe.ledger import Ledger  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ws_guard.board import SlotView
+    from ws_guard.probe.recorder import Recorder
+
+#: Calls of a shape after which the hot path counts by itself.
+FIRST = 6
+
+
+def test_the_extension_is_built_where_it_can_be() -> None:
+    if os.environ.get("WS_GUARD_REQUIRE_REAL") == "1":
+        assert hot.is_built(), "run `python hatch_build.py` to see why"
+    elif not hot.is_built():
+        pytest.skip("the extension was not built: `python hatch_build.py` says why")
+
+
+@pytest.fixture(params=["in C", "in Python"])
+def built(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Every test runs with the extension and without."""
+    if request.param == "in C":
+        if not hot.is_built():
+            pytest.skip("the extension was not built: `python hatch_build.py` says why")
+        return True
+    monkeypatch.setattr(hot, "_hot", None)
+    monkeypatch.setattr(hot, "Lane", hot.PlainLane)
+    return False
+
+
+@pytest.fixture
+def watched(built: bool, recorder: Recorder) -> Watched:  # noqa: ARG001 - chooses what is watched
+    return watch(recorder)
+
+
+def eager(slot: SlotView) -> dict[int, int]:
+    return {row.shape.batch: row.eager for row in slot.rows}
+
+
+def test_calls_like_the_run_never_reach_the_ledger(
+    built: bool, watched: Watched, slot: Callable[[], SlotView], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op, arguments = watched.over(lambda *_args: "told"), decode_arguments(16, workspace())
+    for _ in range(FIRST):
+        op(*arguments)
+    assert type(op).__name__ == ("Counted" if built else "function")
+
+    def met(*_args: object) -> None:
+        raise AssertionError("the ledger was asked")
+
+    monkeypatch.setattr(Ledger, "meet", met)
+    before = time.time_ns()
+    assert [op(*arguments) for _ in range(100)] == ["told"] * 100
+    told = slot()
+    assert eager(told) == {16: FIRST + 100}
+    assert told.probe_errors == 0
+    assert before - 10**6 <= told.calls[-1].at_ns <= time.time_ns() + 10**6
+
+
+DIFFERENT: dict[str, Callable[[Watched, list[Any]], None]] = {
+    "batch": lambda at, args: args.__setitem__(at.at("batch_size"), 17),
+    "q_len": lambda at, args: args.__setitem__(at.at("max_q_len"), 2),
+    "size": lambda at, args: args.__setitem__(at.at("workspace_size"), 300 * MIB),
+    "lse": lambda at, args: args.__setitem__(at.at("lse"), None),
+    "top_k": lambda at, args: args.__setitem__(at.at("sparse_mla_top_k"), 0),
+    "heads": lambda at, args: args.__setitem__(
+        at.at("query"), torch.empty(16, 32, 1152, device="meta")
+    ),
+    "workspace": lambda at, args: args.__setitem__(at.at("workspace_buffer"), workspace()),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_whatever_differs_is_another_shape(
+    what: str, watched: Watched, slot: Callable[[], SlotView]
+) -> None:
+    """Heads and head dim change together, so that the tensor has as many elements as before."""
+    op, arguments = watched.over(lambda *_args: None), decode_arguments(16, workspace())
+    other = list(arguments)
+    DIFFERENT[what](watched, other)
+    for _ in range(FIRST):
+        op(*arguments)
+    for _ in range(3):
+        op(*other)
+        op(*arguments)
+    assert sorted(row.eager for row in slot().rows) == [3, FIRST + 3]
+    assert slot().probe_errors == 0
+
+
+def test_another_view_of_the_same_memory_is_the_same_workspace(
+    watched: Watched, slot: Callable[[], SlotView]
+) -> None:
+    op, buffer = watched.over(lambda *_args: None), workspace()
+    for _ in range(2 * FIRST):
+        op(*decode_arguments(16, buffer[:]))
+    assert [row.eager for row in slot().rows] == [2 * FIRST]
+
+
+def test_the_native_error_comes_through_as_it_is(
+    watched: Watched, slot: Callable[[], SlotView]
+) -> None:
+    errors: list[Exception] = []
+
+    def native(*_args: object) -> None:
+        if errors:
+            raise errors[0]
+
+    op, arguments = watched.over(native), decode_arguments(16, workspace())
+    for _ in range(FIRST):
+        op(*arguments)
+    errors.append(KeyError("of the kernel"))
+    with pytest.raises(KeyError) as caught:
+        op(*arguments)
+    assert caught.value is errors[0]
+    assert slot().events == {}
+    # A refusal that nobody foresaw is counted, and that it was not foreseen.
+    text = "Buffer overflow when allocating memory for trtllm_gen_softmax_workspace"
+    errors[0] = RuntimeError(text)
+    with pytest.raises(RuntimeError) as refused:
+        op(*arguments)
+    assert refused.value is errors[0]
+    assert (list(slot().events.values()), slot().probe_errors) == ([1], 1)
+
+
+@pytest.mark.parametrize("arguments", [[], [None] * 3, [None] * 40])
+def test_wrong_arguments_reach_the_native_function(
+    arguments: list[Any], watched: Watched, slot: Callable[[], SlotView]
+) -> None:
+    op = watched.over(lambda *args: args)
+    for _ in range(FIRST):
+        op(*decode_arguments(16, workspace()))
+    assert op(*arguments) == tuple(arguments)
+    assert slot().probe_errors == 1
+
+
+def test_hostile_arguments_are_nobodys_business(
+    watched: Watched, slot: Callable[[], SlotView]
+) -> None:
+    class Nothing:
+        shape = "no shape"
+
+        def data_ptr(self) -> int:
+            raise OSError("no memory")
+
+    op, arguments = watched.over(lambda *args: len(args)), decode_arguments(16, workspace())
+    for _ in range(FIRST):
+        op(*arguments)
+    for name in ("query", "workspace_buffer", "batch_size", "max_q_len", "workspace_size"):
+        for value in (None, Nothing(), "text", 1.5, 1 << 200, torch.zeros(3)):
+            wrong = list(arguments)
+            wrong[watched.at(name)] = value
+            assert op(*wrong) == len(arguments)
+    op(*arguments)
+    assert max(row.eager for row in slot().rows if row.shape.batch == 16) == FIRST + 1
+
+
+def test_keyword_arguments_are_refused_as_by_the_native_function(watched: Watched) -> None:
+    op = watched.over(lambda *_args: None)
+    with pytest.raises(TypeError):
+        op(*decode_arguments(16, workspace()), more=1)
+
+
+def test_threads_lose_no_call(watched: Watched, slot: Callable[[], SlotView]) -> None:
+    op = watched.over(lambda *_args: None)
+    steps = [decode_arguments(batch, workspace()) for batch in (16, 17)]
+    calls, threads = 5_000, 4
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def call() -> None:
+        for number in range(calls):
+            op(*steps[number // 7 % 2])
+
+    try:
+        running = [threading.Thread(target=call) for _ in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert sum(eager(slot()).values()) == calls * threads
+    assert slot().probe_errors == 0
+
+
+def test_a_slot_that_goes_is_never_written_again(
+    watched: Watched, recorder: Recorder, slots: Callable[[], list[SlotView]]
+) -> None:
+    """Its memory is unmapped: an address that was kept would end the process."""
+    op, arguments = watched.over(lambda *_args: None), decode_arguments(16, workspace())
+    for _ in range(20):
+        for _ in range(FIRST):
+            op(*arguments)
+        recorder.forget_slot()
+    for _ in range(FIRST):
+        op(*arguments)
+    assert [eager(told) for told in slots()] == [{16: FIRST}] * 21
+    recorder.close(keep_evidence=False)
+    for _ in range(FIRST):
+        op(*arguments)
+
+
+def test_nothing_is_kept_alive(watched: Watched) -> None:
+    class Native:
+        def __call__(self, *_args: object) -> None:
+            pass
+
+    native = Native()
+    gone = weakref.ref(native)
+    op, arguments = watched.over(native), decode_arguments(16, workspace())
+    buffer = weakref.ref(arguments[watched.at("workspace_buffer")])
+    for _ in range(FIRST):
+        op(*arguments)
+    del arguments
+    assert buffer() is None
+    del op, native
+    gc.collect()
+    # The lane still knows whose run it was, and compares with nobody.
+    assert gone() is None
+
+
+def test_two_modules_of_an_op_do_not_mix_their_runs(
+    watched: Watched, slot: Callable[[], SlotView]
+) -> None:
+    ops, arguments = (
+        [watched.over(lambda *_args: None) for _ in range(2)],
+        decode_arguments(16, workspace()),
+    )
+    for number in range(40):
+        ops[number % 2](*arguments)
+    assert eager(slot()) == {16: 40}
+
+
+def test_a_lane_says_what_it_cannot_take(built: bool) -> None:
+    lane = hot.Lane()
+    if not built:
+        assert lane.follow(object(), (1,) * 99, True, (), 0, 0) is None
+        return
+    with pytest.raises(ValueError, match="more to compare"):
+        lane.follow(object(), (1,) * 99, True, (), 0, 0)
+    with pytest.raises(TypeError):
+        lane.follow(object(), ("text",), True, (), 0, 0)
+    with pytest.raises(OverflowError):
+        lane.follow(object(), (1 << 200,), True, (), 0, 0)
+
+
+def test_positions_beyond_the_arguments_are_refused(built: bool) -> None:
+    places = hot.Places(2, (0, 7), 0, ((1, "shape"),))
+    if not built:
+        assert hot.in_front_of(len, len, len, hot.Lane(), places) is len
+        return
+    with pytest.raises(ValueError, match="position"):
+        hot.in_front_of(len, len, len, hot.Lane(), places)
+
+
+def test_addresses_are_those_of_the_words(recorder: Recorder) -> None:
+    import ctypes
+
+    slot = recorder.slot
+    address = slot.address_of(Header.PID)
+    assert ctypes.c_uint64.from_address(address).value == os.getpid()

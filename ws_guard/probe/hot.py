@@ -1,0 +1,114 @@
+"""The hot path in C where it was built (`_hot.c`), else Python alone: the same counts, slower.
+
+A worker needs no compiler and no build of ours: without the extension nothing but the cost differs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from .calls import NativeFunction
+
+
+def _load() -> Any:  # noqa: ANN401 - the extension, which has no types
+    try:
+        return import_module(f"{__package__}._hot")
+    except ImportError:
+        return None
+
+
+_hot = _load()
+
+
+class Front(NamedTuple):
+    """What the C side compares a call with: whole numbers among the arguments, whether one is None,
+    and what is seen of tensors (a shape's dims, an address, a number of elements)."""
+
+    numbers: tuple[int, ...]
+    is_none: bool
+    seen: tuple[int, ...]
+
+
+class Places(NamedTuple):
+    """Where an op keeps what a `Front` is made of; `tensors` says what is looked at of each."""
+
+    arguments: int
+    numbers: tuple[int, ...]
+    is_none: int
+    tensors: tuple[tuple[int, str], ...]
+
+
+class PlainLane:
+    """Stands for `_hot.Lane` where it was not built."""
+
+    def follow(self, *_run: object) -> None:
+        """Nothing compares calls but Python."""
+
+    def clear(self) -> None:
+        """Nothing was followed."""
+
+
+class PlainAccount:
+    """Stands for `_hot.Account` where it was not built."""
+
+    is_current = 0
+
+    def hold(self, _additions: tuple[tuple[int, int], ...], _moment: int) -> None:
+        """Only Python adds."""
+
+    def forget(self) -> None:
+        """Nothing was held."""
+
+
+Lane: Any = PlainLane if _hot is None else _hot.Lane
+Account: Any = PlainAccount if _hot is None else _hot.Account
+
+
+def is_built() -> bool:
+    """Whether the extension is there."""
+    return _hot is not None
+
+
+def in_front_of(
+    probe: NativeFunction,
+    native: NativeFunction,
+    failed: Any,  # noqa: ANN401 - called with an exception
+    lane: Any,  # noqa: ANN401
+    places: Places,
+) -> NativeFunction:
+    """A function that counts calls like the run of `lane` itself, and leaves others to `probe`."""
+    if _hot is None:
+        return probe
+    what = {"shape": _hot.SHAPE, "data_ptr": _hot.DATA_PTR, "numel": _hot.NUMEL}
+    counted: NativeFunction = _hot.Counted(
+        native,
+        probe,
+        failed,
+        lane,
+        places.arguments,
+        places.numbers,
+        places.is_none,
+        tuple(at for at, _ in places.tensors),
+        tuple(what[kind] for _, kind in places.tensors),
+    )
+    return counted
+
+
+def replaying(launch: Any, slow: Any) -> Any:  # noqa: ANN401 - methods of torch.cuda.CUDAGraph
+    """A method that counts a replay itself where that is all, and leaves others to `slow`."""
+    return slow if _hot is None else _hot.Replay(launch, slow)
+
+
+def counting(slow: Any) -> Any:  # noqa: ANN401 - a hook of torch's
+    """The same as a hook, which launches nothing."""
+    if _hot is None:
+        return slow
+    count = _hot.count_replay
+
+    def hook(graph: Any) -> None:  # noqa: ANN401 - a torch.cuda.CUDAGraph
+        if not count(graph):
+            slow(graph)
+
+    return hook
