@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from xqa_decode import Decode, buffer, counts, read_slot
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("xqa_card", "probe")]
 REPLAYS = 1000
@@ -84,19 +83,10 @@ def test_a_graph_captured_again_counts_its_new_calls(board: Path) -> None:
 
 
 def test_a_failed_capture_leaves_later_calls_eager(board: Path) -> None:
-    import torch
-
-    step, workspace = Decode(16, 2048), buffer()
-    step.run(workspace)
-    graph = torch.cuda.CUDAGraph()
-
-    def capture() -> None:
-        with torch.cuda.graph(graph):
-            step.run(workspace)
-            torch.cuda.synchronize()  # not permitted while a stream is captured
-
-    with pytest.raises(RuntimeError):
-        capture()
-    step.run(workspace)
-    torch.cuda.synchronize()
-    assert counts(read_slot(board).rows) == {16: (2, 1, 0)}
+    """In a process of its own: torch's random numbers do not recover from it."""
+    program = Path(__file__).with_name("failed_capture.py")
+    done = subprocess.run(
+        [sys.executable, program, board.with_name("other")], stdout=subprocess.PIPE, text=True
+    )
+    # Eager before and after the capture, one call captured, and nothing replayed.
+    assert (done.returncode, done.stdout.split()) == (0, ["16", "2", "1", "0"])

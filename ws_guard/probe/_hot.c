@@ -18,7 +18,7 @@
 #define MAX_TENSORS 3
 #define MAX_DIMS 6
 
-static PyObject *name_shape, *name_data_ptr, *name_numel, *name_account;
+static PyObject *name_shape, *name_data_ptr, *name_nbytes, *name_account;
 
 static double seconds(void) {
   struct timespec now;
@@ -102,7 +102,7 @@ static PyType_Spec lane_spec = {"ws_guard.probe._hot.Lane", sizeof(Lane), 0, Py_
 
 /* ---- Counted: a native function under a probe ---------------------------------------------- */
 
-enum { SHAPE, DATA_PTR, NUMEL };
+enum { SHAPE, DATA_PTR, NBYTES };
 
 typedef struct {
   PyObject_HEAD
@@ -132,7 +132,8 @@ static Py_ssize_t look(PyObject *tensor, int what, long long *into, Py_ssize_t r
     Py_DECREF(shape);
     return PyErr_Occurred() ? -1 : dims;
   }
-  PyObject *told = PyObject_CallMethodObjArgs(tensor, what == DATA_PTR ? name_data_ptr : name_numel, NULL);
+  PyObject *told = what == DATA_PTR ? PyObject_CallMethodObjArgs(tensor, name_data_ptr, NULL)
+                                    : PyObject_GetAttr(tensor, name_nbytes);
   if (told == NULL) return -1;
   into[0] = PyLong_AsLongLong(told);
   Py_DECREF(told);
@@ -281,7 +282,7 @@ static PyObject *counted_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
   self->none_at = none_at;
   self->count_numbers = read_positions(numbers_at, self->numbers_at, MAX_NUMBERS, arguments);
   self->count_tensors = read_positions(tensors_at, self->tensor_at, MAX_TENSORS, arguments);
-  int kinds = read_positions(tensors_what, what, MAX_TENSORS, NUMEL + 1);
+  int kinds = read_positions(tensors_what, what, MAX_TENSORS, NBYTES + 1);
   if (self->count_numbers < 0 || self->count_tensors < 0 || kinds < 0) {
     Py_DECREF(self);
     return NULL;
@@ -485,7 +486,7 @@ PyMODINIT_FUNC PyInit__hot(void) {
   if (module == NULL) return NULL;
   name_shape = PyUnicode_InternFromString("shape");
   name_data_ptr = PyUnicode_InternFromString("data_ptr");
-  name_numel = PyUnicode_InternFromString("numel");
+  name_nbytes = PyUnicode_InternFromString("nbytes");
   name_account = PyUnicode_InternFromString("_ws_guard_account");
   types = PyImport_ImportModule("types");
   method_type = types ? PyObject_GetAttrString(types, "MethodType") : NULL;
@@ -498,6 +499,6 @@ PyMODINIT_FUNC PyInit__hot(void) {
     return NULL;
   PyModule_AddIntConstant(module, "SHAPE", SHAPE);
   PyModule_AddIntConstant(module, "DATA_PTR", DATA_PTR);
-  PyModule_AddIntConstant(module, "NUMEL", NUMEL);
+  PyModule_AddIntConstant(module, "NBYTES", NBYTES);
   return module;
 }

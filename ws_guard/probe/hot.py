@@ -24,7 +24,7 @@ _hot = _load()
 
 class Front(NamedTuple):
     """What the C side compares a call with: whole numbers among the arguments, whether one is None,
-    and what is seen of tensors (a shape's dims, an address, a number of elements)."""
+    and what is seen of tensors (a shape's dims, an address, a size in bytes)."""
 
     numbers: tuple[int, ...]
     is_none: bool
@@ -81,7 +81,7 @@ def in_front_of(
     """A function that counts calls like the run of `lane` itself, and leaves others to `probe`."""
     if _hot is None:
         return probe
-    what = {"shape": _hot.SHAPE, "data_ptr": _hot.DATA_PTR, "numel": _hot.NUMEL}
+    what = {"shape": _hot.SHAPE, "data_ptr": _hot.DATA_PTR, "nbytes": _hot.NBYTES}
     counted: NativeFunction = _hot.Counted(
         native,
         probe,

@@ -92,12 +92,19 @@ class Ledger:
         self.run = NO_RUN
         self.ring_code = 0
 
-    def follow(self, known: Known, owner: object) -> None:
-        """From now on the hot path counts calls like this one; `owner` is the function called."""
-        self.run = known.run
+    def follow(self, known: Known, shapes: dict[Key, Known], owner: object) -> None:
+        """From now on the hot path counts calls like this one, found in `shapes`.
+
+        `owner` is the function that was called.
+        """
         address_of = self.recorder.slot.address_of
         counter, moment = address_of(known.run[9]), address_of(Header.LAST_CALL + self.lane)
-        self.hot_lane.follow(owner, *known.front, counter, moment)
+        front = known.front
+        # A capture, tuning or another slot may have come meanwhile. No other thread comes between
+        # this look and the two lines below: they call no Python.
+        if self.known is shapes:
+            self.run = known.run
+            self.hot_lane.follow(owner, *front, counter, moment)
 
     def meet(self, met: Met) -> Handling | None:
         """Record a call before it is made; returns how to make it if not as it came."""

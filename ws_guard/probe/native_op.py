@@ -196,10 +196,7 @@ def count_known(ledger: Ledger, shapes: dict[Key, Known], known: Known, owner: o
         slot.ring[slot.next_place()] = slot.last_run[lane] = moment
     times[ledger.lane] = monotonic()
     if not sum_word:
-        ledger.follow(known, owner)
-        # A capture or tuning has begun meanwhile: calls are counted in another way.
-        if ledger.known is not shapes:
-            ledger.end_run()
+        ledger.follow(known, shapes, owner)
 
 
 def _lse_at(where: Positions) -> int:

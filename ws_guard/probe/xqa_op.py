@@ -118,7 +118,7 @@ def instrument_xqa(native: NativeFunction, where: XqaPositions, ledger: Ledger) 
                 and args[kv_heads_at] == kv_heads
                 and (args[ragged_at] is None) is uniform
                 and module is native
-                and args[scratch_at].numel() == size
+                and args[scratch_at].nbytes == size
                 and args[semaphores_at].data_ptr() == address
             ):
                 words[word] += 1
@@ -140,7 +140,7 @@ def instrument_xqa(native: NativeFunction, where: XqaPositions, ledger: Ledger) 
         where.arguments,
         (batch_at, q_len_at, kv_heads_at),
         ragged_at,
-        ((scratch_at, "numel"), (semaphores_at, "data_ptr")),
+        ((scratch_at, "nbytes"), (semaphores_at, "data_ptr")),
     )
     front = in_front_of(probe, native, ledger.native_failed, ledger.hot_lane, places)
     return front
@@ -163,7 +163,7 @@ def _meeting(
             args[kv_heads_at],
             args[ragged_at] is None,
             native,
-            scratch.numel(),
+            scratch.nbytes,
             semaphores.data_ptr(),
             None,
         )
@@ -199,7 +199,7 @@ def _workspace(semaphores: Any, scratch: Any) -> tuple[int, int]:  # noqa: ANN40
     Who calls XQA by itself may bring two buffers: the scratch then stands for a workspace whose
     semaphores are elsewhere.
     """
-    head, rest = (view.numel() * view.itemsize for view in (semaphores, scratch))
+    head, rest = (view.nbytes for view in (semaphores, scratch))
     address = semaphores.data_ptr()
     if rest and scratch.data_ptr() != address + head:
         return scratch.data_ptr(), XQA_SEMAPHORE_BYTES + rest
