@@ -150,9 +150,8 @@ def _from_json(text: str) -> tuple[str, str, bool] | None:
         return None
     source = next((name for key in _SOURCES if (name := _find(told, key))), "")
     strings = list(_strings(told))
-    message = next(
-        (text for key in _MESSAGES if (text := _spoken(told.get(key))) is not None), None
-    )
+    messages = (_spoken(told.get(key)) for key in _MESSAGES)
+    message = next((each for each in messages if each is not None), None)
     if message is None:
         return source, "\n".join(strings), False
     if len(strings) == 1 or "log" in told:
