@@ -69,12 +69,29 @@ def test_what_cannot_be_of_this_process_is_set_aside(
     assert found.confidence == "consistent"
     assert (64, 12_288, 1) in calls(found)
     assert any("left aside" in note for note in found.notes)
+    assert not any("not in the log: tp" in note for note in found.notes)
 
 
 def test_a_size_that_no_call_has_stays_unsolved(explain_one: ExplainOne) -> None:
     # One byte too many for 8 * 256 * heads * rows + 1 MiB.
     odd = overflow("trtllm_gen_softmax_workspace", 1_611_661_313, 404_750_336)
     assert explain_one([GATHERED, HEADS, odd]).confidence == "unsolved"
+
+
+@pytest.mark.parametrize(
+    ("release", "confidence"),
+    [("0.7.4", "exact"), ("0.7.5", "consistent"), ("1.2.0", "consistent")],
+)
+def test_a_release_that_nobody_has_looked_at(
+    release: str, confidence: str, explain_one: ExplainOne
+) -> None:
+    bare = CRASH[CRASH.index("Buffer") :]
+    found = explain_one([f"flashinfer-python=={release}", GATHERED, HEADS, bare])
+    assert (found.layouts, found.confidence) == (("C",), confidence)
+    # Line 71 is layout C's, whatever the release.
+    lined = overflow("trtllm_gen_softmax_workspace", 1_611_661_312, 404_750_336, 71)
+    found = explain_one([f"flashinfer-python=={release}", GATHERED, HEADS, lined])
+    assert found.confidence == "exact"
 
 
 def test_what_fits_is_not_refused(explain_one: ExplainOne) -> None:

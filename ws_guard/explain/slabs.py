@@ -64,13 +64,12 @@ def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
         return _counter(fault, layouts, notes)
     readings = _readings(fault, layouts, evidence)
     candidates = _ranked(fault, readings, evidence)
-    unlimited = evidence.unlimited()
+    limits = evidence
     if not candidates and evidence.layout is None:
         # Flags of another process, or words that were no flags: not all of it can be true.
-        candidates = _ranked(fault, _readings(fault, layouts, unlimited), unlimited)
-        if candidates:
-            notes.append(SET_ASIDE)
-            evidence = unlimited
+        limits = evidence.unlimited()
+        candidates = _ranked(fault, _readings(fault, layouts, limits), limits)
+        notes += [SET_ASIDE] if candidates else []
     if not candidates:
         notes.append(unsolved(fault, layouts))
         return Solved((), (), (), None, None, fault.size or 0, "unsolved", None, tuple(notes))
@@ -88,9 +87,9 @@ def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
         layouts=tuple(dict.fromkeys(each.layout.name for each in kept)),
         workspaces=workspaces,
         solutions=tuple(map(_solution, shapes[:_MOST_SOLUTIONS])),
-        threshold=_threshold(fault, candidates, evidence),
+        threshold=_threshold(fault, candidates, limits),
         need_bytes=max(each.carved for each in kept) + (fault.size or 0),
-        planned_bytes=_planned_bytes(fault, candidates, evidence),
+        planned_bytes=_planned_bytes(fault, candidates, limits),
         confidence="exact" if exact else "consistent",
         reading=candidates[0].reading,
         notes=tuple(notes),
