@@ -85,13 +85,12 @@ def test_a_size_that_no_call_has_stays_unsolved(explain_one: ExplainOne) -> None
 def test_a_release_that_nobody_has_looked_at(
     release: str, confidence: str, explain_one: ExplainOne
 ) -> None:
-    bare = CRASH[CRASH.index("Buffer") :]
-    found = explain_one([f"flashinfer-python=={release}", GATHERED, HEADS, bare])
+    told = [f"flashinfer-python=={release}", GATHERED, "max_num_seqs=24", HEADS]
+    found = explain_one([*told, CRASH[CRASH.index("Buffer") :]])
     assert (found.layouts, found.confidence) == (("C",), confidence)
     # Line 71 is layout C's, whatever the release.
     lined = overflow("trtllm_gen_softmax_workspace", 1_611_661_312, 404_750_336, 71)
-    found = explain_one([f"flashinfer-python=={release}", GATHERED, HEADS, lined])
-    assert found.confidence == "exact"
+    assert explain_one([*told, lined]).confidence == "exact"
 
 
 def test_what_fits_is_not_refused(explain_one: ExplainOne) -> None:
