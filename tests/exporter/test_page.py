@@ -119,8 +119,14 @@ def test_an_overflow_that_was_handled_is_a_warning(
     for action in actions:
         worker.event(OVERFLOW, action)
     worker.call(5)
-    (row,) = rows(render())
+    render()  # what the ring does not tell is waited for once
+    shown = render()
+    (row,) = rows(shown)
     assert told in row
+    # One event each: only what was observed is red.
+    observed = actions.count("observed")
+    assert shown.count('<span class="pill fail">overflow</span>') == observed
+    assert shown.count('<span class="pill warn">overflow</span>') == len(actions) - observed
 
 
 def test_a_peak_that_did_not_fit_is_advice_without_a_plan(attach: Attach, render: Render) -> None:
