@@ -72,6 +72,16 @@ def test_what_cannot_be_of_this_process_is_set_aside(
     assert not any("not in the log: tp" in note for note in found.notes)
 
 
+def test_hundreds_of_starts(explain_one: ExplainOne) -> None:
+    starts = [
+        f"tensor_parallel_size={n} decode_context_parallel_size={n} num_attention_heads={n}"
+        for n in range(1, 400)
+    ]
+    found = explain_one([*starts, GATHERED, HEADS, CRASH])
+    assert found.confidence == "consistent"
+    assert (64, 12_288, 1) in calls(found)
+
+
 def test_a_size_that_no_call_has_stays_unsolved(explain_one: ExplainOne) -> None:
     # One byte too many for 8 * 256 * heads * rows + 1 MiB.
     odd = overflow("trtllm_gen_softmax_workspace", 1_611_661_313, 404_750_336)

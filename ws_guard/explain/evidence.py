@@ -31,6 +31,8 @@ _MOST = {
     "seqs": (1 << 31) - 1,
     "workspace": 1 << 40,
 }
+#: Of more starts than these in one log the last count.
+_MOST_STARTS = 8
 
 
 class Evidence(NamedTuple):
@@ -191,8 +193,8 @@ class Hints:
         )
         known = known._replace(
             doubts=doubts,
-            tps=self._all("tp") if "tp" in doubts else (),
-            dcps=self._all("dcp") if "dcp" in doubts else (),
+            tps=self._all("tp")[-_MOST_STARTS:] if "tp" in doubts else (),
+            dcps=self._all("dcp")[-_MOST_STARTS:] if "dcp" in doubts else (),
         )
         if known.sm_count is None and known.gpu is not None:
             known = known._replace(sm_count=devices.SMS_BY_NAME.get(known.gpu))
