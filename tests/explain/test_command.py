@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import os
@@ -48,7 +49,8 @@ def test_keys_of_the_contract(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["-"]])
 def test_standard_input(arguments: list[str]) -> None:
-    for given in (CRASH.encode(), gzip.compress(CRASH.encode())):
+    packed = gzip.compress(CRASH.encode())
+    for given in (CRASH.encode(), packed, bz2.compress(packed)):
         done = explain(*arguments, given=given)
         assert (done.returncode, done.stderr) == (0, b"")
         assert done.stdout.startswith(b"CONSISTENT (more than one reading): trtllm_gen_softmax")
@@ -66,8 +68,13 @@ def test_nothing_known_is_a_no_in_one_line(tmp_path: Path) -> None:
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "zst").write_bytes(b"\x28\xb5\x2f\xfd....")
+    often = CRASH.encode()
+    for _ in range(5):
+        often = gzip.compress(often)
+    (tmp_path / "often.gz").write_bytes(often)
     (tmp_path / "broken.gz").write_bytes(b"\x1f\x8b" + bytes(range(64)))
     for arguments, words in (
+        ([str(tmp_path / "often.gz")], b"unpack it first"),
         ([str(tmp_path / "none")], b"cannot be read: No such file"),
         ([str(tmp_path)], b"is a directory: name a log file, or pass --board"),
         ([str(tmp_path / "zst")], b"zstd -dc FILE | ws-guard explain -"),

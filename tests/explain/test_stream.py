@@ -60,6 +60,18 @@ def test_start_far_from_beginning_and_crash(explain_one: ExplainOne) -> None:
     assert (found.confidence, found.recommended_workspace_bytes) == ("exact", 2_561_671_168)
 
 
+@pytest.mark.parametrize("colon", [":", ": ", " : "])
+def test_the_first_journal_message_with_colours_is_far_in(
+    colon: str, explain_one: ExplainOne
+) -> None:
+    """journald lists the bytes of such a message: here of none but the crash."""
+    spelled = list(f"\x1b[0;36m(Worker_TP3 pid=9)\x1b[0;0m ERROR {CRASH}".encode())
+    plain = f'{{"_HOSTNAME":"n","MESSAGE"{colon}"{FILLER.strip()}"}}\n'
+    log = plain * ((5 << 20) // len(plain)) + f'{{"_HOSTNAME":"n","MESSAGE"{colon}{spelled}}}\n'
+    found = explain_one(log.encode())
+    assert (found.size, found.ranks) == (1_611_661_312, ("Worker_TP3",))
+
+
 def test_hints_near_the_crash(explain_one: ExplainOne) -> None:
     log = filler(9 << 20) + TOLD + filler(100_000) + CRASH
     assert explain_one(log.encode()).confidence == "exact"

@@ -103,6 +103,32 @@ def test_the_reported_crash(attach: Attach, render: Render) -> None:
     assert "12,288 rows need 1.5 GiB of 394.0 MiB" in shown.text  # the last event
 
 
+@pytest.mark.parametrize(
+    ("actions", "told"),
+    [
+        (["split"], '<span class="pill warn">split</span>'),
+        (["split", "raised"], '<span class="pill warn">raised</span>'),
+        (["split", "observed"], '<span class="pill fail">overflowed</span>'),
+    ],
+    ids=["split", "raised", "observed"],
+)
+def test_an_overflow_that_was_handled_is_a_warning(
+    actions: list[str], told: str, attach: Attach, render: Render
+) -> None:
+    worker = attach()
+    for action in actions:
+        worker.event(OVERFLOW, action)
+    worker.call(5)
+    render()  # what the ring does not tell is waited for once
+    shown = render()
+    (row,) = rows(shown)
+    assert told in row
+    # One event each: only what was observed is red.
+    observed = actions.count("observed")
+    assert shown.count('<span class="pill fail">overflow</span>') == observed
+    assert shown.count('<span class="pill warn">overflow</span>') == len(actions) - observed
+
+
 def test_a_peak_that_did_not_fit_is_advice_without_a_plan(attach: Attach, render: Render) -> None:
     attach().overflow(3_081)
     assert "Give the workspace 818,020,352 bytes" in Elements(render()).text

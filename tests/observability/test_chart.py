@@ -203,6 +203,13 @@ def test_parts_can_be_left_out(render: Render) -> None:
         ({"image": {"digest": "latest"}}, "digest"),
         ({"prometheusRule": {"alerts": {"WsGuardNothing": {"enabled": False}}}}, "WsGuardNothing"),
         ({"prometheusRule": {"alerts": {"WsGuardWorkerGone": {"threshold": 1}}}}, "threshold"),
+        # What no cluster would take, or no pod could run.
+        ({"port": 8_000}, "port and engine.port are both 8000"),
+        ({"exporter": {"env": [{"nam": "WS_GUARD_STRICT", "value": "1"}]}}, "'nam' not allowed"),
+        ({"engine": {"env": [{"value": "1"}]}}, "missing property 'name'"),
+        ({"imagePullSecrets": [{}]}, "missing property 'name'"),
+        ({"board": {"sizeLimit": "64 MB"}}, "/board/sizeLimit"),
+        ({"engine": {"models": {"claimName": ""}}}, "/engine/models/claimName"),
     ],
 )
 def test_a_bad_value_is_refused(
@@ -225,3 +232,15 @@ def test_every_value_is_in_the_schema() -> None:
                 same(value, below)
 
     same(values, schema)
+
+
+def test_a_label_is_there_once_and_selectors_stay(render: Render) -> None:
+    """Labels that everything has, some of them an object's own as well."""
+    common = {"release": "all", "app.kubernetes.io/name": "mine", "monitoring": "no", "team": "a"}
+    rendered = render({"commonLabels": common, "podMonitor": {"labels": {"release": "prometheus"}}})
+    assert rendered["PodMonitor"]["metadata"]["labels"]["release"] == "prometheus"
+    assert rendered["PrometheusRule"]["metadata"]["labels"]["release"] == "all"
+    deployment = rendered["Deployment"]["spec"]
+    pod = deployment["template"]["metadata"]["labels"]
+    assert deployment["selector"]["matchLabels"].items() <= pod.items()
+    assert (pod["monitoring"], pod["team"]) == ("ws-guard", "a")

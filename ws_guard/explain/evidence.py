@@ -31,6 +31,8 @@ _MOST = {
     "seqs": (1 << 31) - 1,
     "workspace": 1 << 40,
 }
+#: Of more starts than these in one log the last count.
+_MOST_STARTS = 8
 
 
 class Evidence(NamedTuple):
@@ -76,6 +78,9 @@ class Evidence(NamedTuple):
     notes: tuple[str, ...] = ()
     #: Fields of which the log tells several values: nothing that rests on them is exact.
     doubts: tuple[str, ...] = ()
+    #: Every value of a parallel size, where the log tells several: a call may be of any.
+    tps: tuple[int, ...] = ()
+    dcps: tuple[int, ...] = ()
 
     def parallel(self, field: str) -> int | None:
         """A parallel size: as told, else 1 where all flags were seen."""
@@ -84,11 +89,45 @@ class Evidence(NamedTuple):
 
     @property
     def attention_tp(self) -> int | None:
-        """Ranks that share the query heads."""
+        """Ranks that share the query heads; by the last start, where the log has several."""
         tp = self.parallel("tp")
-        if tp is not None and self.dp_attention and self.dp:
-            return max(1, tp // self.dp)
-        return tp
+        return None if tp is None else self._sharing(tp)
+
+    @property
+    def splits(self) -> set[tuple[int, int]]:
+        """(ranks that share the query heads, DCP's group) of every start that the log can tell of.
+
+        Empty where it tells no tensor parallel size.
+        """
+        tps = [tp for tp in self.tps or (self.parallel("tp"),) if tp is not None]
+        found = {(tp, group) for tp in tps for group in self._groups(tp)}
+        if self.tps or self.dcps:
+            # Values of several starts: not every pair is one.
+            whole = {(tp, group) for tp, group in found if tp * (self.pcp or 1) % group == 0}
+            found = whole or found
+        return {(self._sharing(tp), group) for tp, group in found}
+
+    def _groups(self, tp: int) -> set[int]:
+        dcp = self.parallel("dcp")
+        if dcp is None:
+            # Without a word about DCP its group is any part of the ranks.
+            sharing = self._sharing(tp)
+            return {part for part in range(1, sharing + 1) if sharing % part == 0}
+        # Of several starts, one without the flag is one without DCP.
+        return {dcp, *self.dcps, 1} if self.tps or self.dcps else {dcp}
+
+    def _sharing(self, tp: int) -> int:
+        return max(1, tp // self.dp) if self.dp_attention and self.dp else tp
+
+    def unlimited(self) -> Evidence:
+        """The same without what bounds a call: as of a log that tells no flags and no model."""
+        return Evidence(
+            engine=self.engine,
+            engine_version=self.engine_version,
+            flashinfer=self.flashinfer,
+            sites=self.sites,
+            env_bytes=self.env_bytes,
+        )
 
     def layouts(self) -> tuple[Layout, ...] | None:
         """The layouts that a slot or FlashInfer's release leaves; None where neither is told."""
@@ -128,8 +167,8 @@ class Hints:
             engine_version=version,
             flashinfer=self._last("flashinfer_version"),
             complete=bool(self._last("complete")),
-            tokens=self._last("tokens"),
-            seqs=self._last("seqs"),
+            tokens=max(self._all("tokens"), default=None),
+            seqs=max(self._all("seqs"), default=None),
             draft_tokens=self._last("draft_tokens"),
             heads=self._all("heads"),
             kv_heads=self._all("kv_heads"),
@@ -152,7 +191,11 @@ class Hints:
             for field in ("tp", "dcp", "tokens", "seqs", "heads", "flashinfer_version")
             if len(self._all(field)) > 1
         )
-        known = known._replace(doubts=doubts)
+        known = known._replace(
+            doubts=doubts,
+            tps=self._all("tp")[-_MOST_STARTS:] if "tp" in doubts else (),
+            dcps=self._all("dcp")[-_MOST_STARTS:] if "dcp" in doubts else (),
+        )
         if known.sm_count is None and known.gpu is not None:
             known = known._replace(sm_count=devices.SMS_BY_NAME.get(known.gpu))
         return _with_model(known, os.environ if environ is None else environ)

@@ -30,13 +30,10 @@ def kernel_heads(reading: Reading, evidence: Evidence) -> set[int] | None:
     """Heads that the kernel can see in this deployment; None where the log does not tell."""
     if evidence.kernel_heads is not None:
         return {evidence.kernel_heads}
-    tp, dcp = evidence.attention_tp, evidence.parallel("dcp")
-    if not evidence.heads or tp is None:
+    if not evidence.heads or not evidence.splits:
         return None
-    per_rank = {-(-heads // tp) for heads in evidence.heads}
-    # Without a word about DCP its group is any part of the ranks.
-    groups = {dcp} if dcp is not None else {n for n in range(1, tp + 1) if tp % n == 0}
-    gathered = {heads * group for heads in per_rank for group in groups}
+    per_rank = {-(-heads // tp) for heads in evidence.heads for tp, _ in evidence.splits}
+    gathered = {-(-heads // tp) * dcp for heads in evidence.heads for tp, dcp in evidence.splits}
     if reading.site is None:
         return per_rank | gathered
     if reading.site.heads == "gathered":

@@ -150,14 +150,15 @@ def _from_json(text: str) -> tuple[str, str, bool] | None:
         return None
     source = next((name for key in _SOURCES if (name := _find(told, key))), "")
     strings = list(_strings(told))
-    message = next((told[key] for key in _MESSAGES if isinstance(told.get(key), str)), None)
+    messages = (_spoken(told.get(key)) for key in _MESSAGES)
+    message = next((each for each in messages if each is not None), None)
     if message is None:
         return source, "\n".join(strings), False
     if len(strings) == 1 or "log" in told:
         # Docker: a line that goes on has no line break at its end.
         partial = "stream" in told and isinstance(told.get("log"), str) and message[-1:] != "\n"
         return source, message.rstrip("\n"), partial
-    return source, "\n".join([message, *(each for each in strings if each is not message)]), False
+    return source, "\n".join([message, *(each for each in strings if each != message)]), False
 
 
 def _find(told: dict[str, object], key: str, depth: int = 3) -> str:
@@ -168,13 +169,20 @@ def _find(told: dict[str, object], key: str, depth: int = 3) -> str:
     return next((name for each in inner if (name := _find(each, key, depth - 1))), "")
 
 
-def _strings(value: object, depth: int = _MOST_DEPTH) -> Iterator[str]:
-    """Every string in a JSON value; journald writes a message with colours as a list of bytes."""
+def _spoken(value: object) -> str | None:
+    """A string; journald writes a message with colours as a list of its bytes."""
     if isinstance(value, str):
-        yield value
-    elif isinstance(value, list) and value and all(type(each) is int for each in value):
-        if all(0 <= each < 256 for each in value):
-            yield bytes(value).decode(errors="replace")
+        return value
+    if not isinstance(value, list) or not value or any(type(each) is not int for each in value):
+        return None
+    return bytes(value).decode(errors="replace") if all(0 <= n < 256 for n in value) else None
+
+
+def _strings(value: object, depth: int = _MOST_DEPTH) -> Iterator[str]:
+    """Every string in a JSON value."""
+    spoken = _spoken(value)
+    if spoken is not None:
+        yield spoken
     elif isinstance(value, (dict, list)) and depth:
         for each in value.values() if isinstance(value, dict) else value:
             yield from _strings(each, depth - 1)

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from ws_guard.engines.releases import ENGINES
-
 from . import hints as hinting
 from .evidence import Hints
 from .lines import Line, blanked, is_supervisor, joined, unwrap
 from .search import Searcher
 from .source import Source
+from .trace import allocating, sites_in
 from .wordings import NEEDLES, Fault, faults_in
 
 CHUNK = 4 << 20
@@ -37,16 +36,14 @@ _MOST_TRACES = 50
 _MOST_AROUND = 500
 _LONGEST_MESSAGE = 4_096
 _LINES_BEFORE, _LINES_BEHIND = 12, 12
-#: journald writes a message with colours as a list of numbers.
-_LISTED = (b'"MESSAGE":[', b'"MESSAGE" : [')
+#: journald writes a message with colours as a list of numbers: that of one worker in a log of
+#: gigabytes, it may be.
+_LISTED = (b'"MESSAGE":[', b'"MESSAGE": [', b'"MESSAGE" : [')
+_JOURNAL_KEY = b'"MESSAGE"'
 #: Lines that are parts of longer ones (container runtimes, Docker), or spelled out.
 _SPLIT_MARKS = dict.fromkeys((b"stderr P ", b"stdout P ", b'"log":', *_LISTED), 1)
 #: Docker ends a whole line with a line break, a part without.
 _DOCKER_PART = re.compile(rb'(?<!\\n)", ?"stream"')
-#: Code of the engines that allocates a workspace for FlashInfer.
-_WORKSPACE_CODE = re.compile(
-    r"\b(?:\w*workspace_buffer\w*|_fi_\w*workspace|\w*trtllm\w*workspace)\b"
-)
 _TRACE_CHARS = 8_192
 
 Origin = tuple[str, str]
@@ -84,7 +81,7 @@ class LogReader:
             filled, searched, ended = 0, 0, False
             while not ended:
                 filled, ended = self._fill(source, filled)
-                if self._start == 0 and any(word in self._buffer for word in _LISTED):
+                if self._start == 0 and _JOURNAL_KEY in self._buffer:
                     self._words |= dict.fromkeys(_LISTED, _MOST_HITS)
                 end = filled if ended else max(searched, filled - _MARGIN)
                 self._search(searcher, searched, end, filled)
@@ -210,7 +207,12 @@ class LogReader:
         above = [each for each in map(unwrap, before[-8 * _LINES_BEFORE :]) if _same(each, line)]
         below = [each for each in map(unwrap, behind[: 8 * _LINES_BEHIND]) if _same(each, line)]
         lines = [*above[-_LINES_BEFORE:], line, *below[:_LINES_BEHIND]]
-        return list(faults_in(joined(lines)))
+        found = list(faults_in(joined(lines)))
+        if found and not any(map(_is_cut, found)):
+            return found
+        # A terminal breaks lines in the middle of a word: then nothing belongs between them.
+        glued = list(faults_in("".join(each.text for each in lines)))
+        return glued if glued and not any(map(_is_cut, glued)) else found
 
     def _keep(self, fault: Fault, line: Line, start: int) -> None:
         if fault not in self._faults and len(self._faults) >= MOST_FAULTS:
@@ -219,11 +221,12 @@ class LogReader:
         if self._traces < _MOST_TRACES:
             self._traces += 1
             trace = self._text(max(0, start - _TRACE_CHARS), start)
-        if fault.kind == "out_of_memory" and (code := _WORKSPACE_CODE.findall(trace)):
-            fault = fault._replace(caller=code[-1])
+        if fault.kind == "out_of_memory":
+            above = [each.text for each in map(unwrap, trace.split("\n")) if _same(each, line)]
+            fault = fault._replace(caller=allocating(above))
         self._faults.setdefault(fault, {})[line.origin] = None
         names = self._sites.setdefault(fault, {})
-        names.update(dict.fromkeys(_sites_in(trace)))
+        names.update(dict.fromkeys(sites_in(trace)))
 
 
 def _is_cut(fault: Fault) -> bool:
@@ -243,14 +246,6 @@ def _places(text: str, word: str) -> Iterator[int]:
 def _same(each: Line, line: Line) -> bool:
     """Whether a line goes on where another left off: of one origin, or of none."""
     return each.origin == line.origin or (not each.rank and each.source == line.source)
-
-
-def _sites_in(trace: str) -> Iterator[str]:
-    """Engine sites whose code a traceback passes through."""
-    for engine in ENGINES.values():
-        for site in engine.sites:
-            if f"/{site.source.rpartition('/')[2]}" in trace and site.called in trace:
-                yield site.workspace
 
 
 def merged(found: Found) -> list[tuple[Fault, list[Origin], tuple[str, ...]]]:

@@ -7,8 +7,17 @@ from typing import NamedTuple
 
 from ws_guard.engines.releases import ENGINES, numbers, sites_of
 from ws_guard.engines.sites import Engine, EngineRelease, Site
-from ws_guard.sizing import ENTRIES, LAYOUTS, Entry, InputError, Layout, layouts_of_release
+from ws_guard.sizing import (
+    ENTRIES,
+    LAYOUTS,
+    Entry,
+    InputError,
+    Layout,
+    is_newer_than_seen,
+    layouts_of_release,
+)
 from ws_guard.sizing.layouts import ALIGNMENT, NATIVE_SLABS
+from ws_guard.sizing.releases import NEWEST_SEEN
 
 from .evidence import Evidence
 from .wordings import Fault
@@ -54,9 +63,15 @@ def known_layouts(fault: Fault, evidence: Evidence) -> tuple[tuple[Layout, ...],
             f"layout {' or '.join(layout.name for layout in by_engine)}"
         )
     told = by_version or by_engine
+    unseen = by_version is not None and is_newer_than_seen(evidence.flashinfer or "")
+    if unseen:
+        notes.append(
+            f"FlashInfer {evidence.flashinfer} is newer than {NEWEST_SEEN}, the newest looked at: "
+            "it is taken to carve as that"
+        )
     names = LAYOUTS_OF_LINE.get(fault.line or 0)
     if names is None:
-        return told or tuple(LAYOUTS.values()), told is not None, notes
+        return told or tuple(LAYOUTS.values()), told is not None and not unseen, notes
     by_line = tuple(LAYOUTS[name] for name in names)
     both = tuple(layout for layout in by_line if told is None or layout in told)
     if not both:

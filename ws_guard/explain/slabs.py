@@ -18,13 +18,14 @@ from ws_guard.sizing import (
     Layout,
     overflow_threshold_batch,
 )
-from ws_guard.sizing.layouts import MIB
+from ws_guard.sizing.layouts import ALIGNMENT
 from ws_guard.sizing.slabs import slab_bytes
 
 from .evidence import Evidence
 from .finding import Confidence, Solution
 from .limits import MOST_HEADS, MOST_Q_LEN, Shape, kernel_heads, likely_heads, planned_rows, within
 from .readings import Reading, engine_readings, generic_readings, known_layouts
+from .slab_notes import SET_ASIDE, reading_notes, unsolved
 from .wordings import Fault
 
 SLABS = frozenset(NATIVE_SLABS.values())
@@ -63,29 +64,41 @@ def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
         return _counter(fault, layouts, notes)
     readings = _readings(fault, layouts, evidence)
     candidates = _ranked(fault, readings, evidence)
+    limits = evidence
+    if not candidates and evidence.layout is None:
+        # Flags of another process, or words that were no flags: not all of it can be true.
+        limits = evidence.unlimited()
+        candidates = _ranked(fault, _readings(fault, layouts, limits), limits)
+        notes += [SET_ASIDE] if candidates else []
     if not candidates:
-        notes.append(_unsolved(fault, layouts))
+        notes.append(unsolved(fault, layouts))
         return Solved((), (), (), None, None, fault.size or 0, "unsolved", None, tuple(notes))
     kept = list({each.reading.key: each.reading for each in candidates}.values())
     shapes = list(dict.fromkeys(each.shape for each in candidates))
     workspaces = _workspaces(fault, kept, evidence)
     one_shape = len(shapes) == 1 and shapes[0].low == shapes[0].high
     one_layout = len({each.layout.name for each in kept}) == 1
-    exact = told and one_layout and one_shape and len(workspaces) == 1 and not evidence.doubts
-    notes += _reading_notes(fault, kept, evidence, exact)
+    certain = not evidence.doubts and SET_ASIDE not in notes and _could_refuse(fault)
+    exact = told and one_layout and one_shape and len(workspaces) == 1 and certain
+    notes += reading_notes(fault, kept, evidence, exact)
     if len(shapes) > _MOST_SOLUTIONS:
         notes.append(f"{len(shapes):,} calls ask for these bytes: the likeliest are listed")
     return Solved(
         layouts=tuple(dict.fromkeys(each.layout.name for each in kept)),
         workspaces=workspaces,
         solutions=tuple(map(_solution, shapes[:_MOST_SOLUTIONS])),
-        threshold=_threshold(fault, candidates, evidence),
+        threshold=_threshold(fault, candidates, limits),
         need_bytes=max(each.carved for each in kept) + (fault.size or 0),
-        planned_bytes=_planned_bytes(fault, candidates, evidence),
+        planned_bytes=_planned_bytes(fault, candidates, limits),
         confidence="exact" if exact else "consistent",
         reading=candidates[0].reading,
         notes=tuple(notes),
     )
+
+
+def _could_refuse(fault: Fault) -> bool:
+    """Whether the numbers of a message go together: what fits is not refused."""
+    return fault.available is None or fault.size is None or fault.available < fault.size + ALIGNMENT
 
 
 def _counter(fault: Fault, layouts: tuple[Layout, ...], notes: list[str]) -> Solved:
@@ -248,15 +261,19 @@ def _threshold(fault: Fault, candidates: list[_Candidate], evidence: Evidence) -
 def _planned_bytes(fault: Fault, candidates: list[_Candidate], evidence: Evidence) -> int:
     """The slab of the worst step that the flags allow, where heads and rows are known."""
     size = fault.size or 0
-    first = candidates[0]
     heads = {each.shape.heads for each in candidates}
-    rows = planned_rows(first.reading, evidence)
-    if rows is None or len(heads) > 1 or not 0 < rows <= _INT32_MAX:
+    if len(heads) > 1 and not evidence.doubts:
         return size
-    if first.reading.rule != "padded_stats":
-        return size
-    worst = _call(first, max(rows, first.shape.batch))
-    return max(size, slab_bytes("padded_stats", worst, first.reading.layout))
+    # Of a log that tells several values, the worst that they lead to.
+    return max(size, *(_worst_bytes(each, evidence) for each in candidates[:_MOST_THRESHOLDS]))
+
+
+def _worst_bytes(candidate: _Candidate, evidence: Evidence) -> int:
+    rows = planned_rows(candidate.reading, evidence)
+    if rows is None or not 0 < rows <= _INT32_MAX or candidate.reading.rule != "padded_stats":
+        return 0
+    worst = _call(candidate, max(rows, candidate.shape.batch))
+    return slab_bytes("padded_stats", worst, candidate.reading.layout)
 
 
 def base_bytes(reading: Reading | None, evidence: Evidence) -> int:
@@ -266,46 +283,3 @@ def base_bytes(reading: Reading | None, evidence: Evidence) -> int:
         return DEFAULT_WORKSPACE_BYTES
     times = (evidence.parallel("dcp") or 1) if site.size == "env_x_dcp" else 1
     return site.size_bytes * times
-
-
-def _unsolved(fault: Fault, layouts: tuple[Layout, ...]) -> str:
-    if fault.size is None:
-        return "the message gives no size: nothing to solve"
-    names = ", ".join(layout.name for layout in layouts)
-    return (
-        f"no call of layout {names} asks for {fault.size:,} bytes of {fault.slab}: the line was "
-        "cut, or this FlashInfer carves in a way that is not known"
-    )
-
-
-def _reading_notes(fault: Fault, kept: list[Reading], evidence: Evidence, exact: bool) -> list[str]:
-    notes = []
-    if fault.available is not None:
-        by_size: dict[int, dict[str, None]] = {}
-        for each in kept:
-            names = by_size.setdefault(each.workspace_bytes(fault.available), {})
-            names[f"{each.layout.name} ({each.entry})"] = None
-        if len(by_size) > 1:
-            notes += [
-                f"the workspace had {size:,} B ({size / MIB:.2f} MiB) by {', '.join(names)}"
-                for size, names in by_size.items()
-            ]
-    if exact:
-        return notes
-    if evidence.doubts:
-        notes.append(f"the log tells several values of {', '.join(evidence.doubts)}")
-    missing = [
-        name
-        for name, known in (
-            ("the model's heads", evidence.heads or evidence.kernel_heads),
-            ("tp", evidence.parallel("tp")),
-            ("dcp", evidence.parallel("dcp")),
-            ("the tokens of a step", evidence.tokens),
-        )
-        if not known and evidence.batch is None
-    ]
-    if len({each.layout.name for each in kept}) > 1:
-        missing.append("FlashInfer's version or the line of allocator.h")
-    if missing:
-        notes.append(f"not in the log: {', '.join(missing)}")
-    return notes

@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple, TextIO, cast
 
 from ws_guard.sizing import InputError
 
@@ -23,7 +23,7 @@ Opener = Callable[[Any], io.BufferedIOBase]
 
 #: By the first bytes of a file, whatever its name.
 _COMPRESSIONS: tuple[tuple[bytes, Opener], ...] = (
-    (b"\x1f\x8b", lambda raw: gzip.GzipFile(fileobj=raw)),
+    (b"\x1f\x8b", lambda raw: gzip.GzipFile(fileobj=raw, mode="rb")),
     (b"BZh", bz2.BZ2File),
     (b"\xfd7zXZ\x00", lzma.LZMAFile),
 )
@@ -33,6 +33,7 @@ _UNREADABLE: tuple[tuple[bytes, str], ...] = (
 )
 #: Byte order marks of what PowerShell writes.
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_MOST_PACKED = 4
 _PROGRESS_SECONDS = 0.5
 _BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
@@ -95,14 +96,25 @@ class _Raw(io.RawIOBase):
 
 
 def _decompressed(buffered: io.BufferedReader[Any], name: str) -> io.BufferedIOBase:
-    head = buffered.peek(8)[:8]
-    for magic, command in _UNREADABLE:
-        if head.startswith(magic):
-            raise InputError(f"{name} is compressed: {command} | ws-guard explain -")
-    for magic, opener in _COMPRESSIONS:
-        if head.startswith(magic):
-            return opener(buffered)
-    return buffered
+    """The log itself: what was packed may have been packed before."""
+    stream: Any = buffered
+    for _ in range(_MOST_PACKED):
+        head = _head(stream)
+        for magic, command in _UNREADABLE:
+            if head.startswith(magic):
+                raise InputError(f"{name} is compressed: {command} | ws-guard explain -")
+        opener = next((opener for magic, opener in _COMPRESSIONS if head.startswith(magic)), None)
+        if opener is None:
+            return cast("io.BufferedIOBase", stream)
+        stream = opener(stream)
+    raise InputError(f"{name} is packed {_MOST_PACKED} times or more: unpack it first")
+
+
+def _head(stream: Any) -> bytes:  # noqa: ANN401 - whatever is peeked into
+    try:
+        return bytes(stream.peek(8)[:8])
+    except _BROKEN:
+        return b""  # the reader meets it again, and tells
 
 
 class _Reader:

@@ -15,6 +15,11 @@ from .wordings import Fault
 
 #: No GPU has as much memory; a plan that asks for more was made from garbage.
 ABSURD_BYTES = 1 << 40
+#: Partial results of plans whose formula is not here (`attention/scheduler.cuh` of 0.6.14); all
+#: else that a plan allocates are its indices.
+_FLOAT_SLABS = frozenset(
+    f"{plan}_partial_{part}" for plan in ("holistic", "mla") for part in ("o", "lse")
+)
 _GARBAGE = (
     "a plan made from garbage asks for anything, too: check the indptr it was given, and take a "
     "newer FlashInfer, which checks it and tells the size"
@@ -176,7 +181,9 @@ def _unknown_slab(fault: Fault, blank: Finding) -> Finding:
     if fault.available is not None and fault.size is not None:
         short = fault.size - fault.available
         notes.append(f"the workspace is short by {short:,} bytes at least; more slabs may follow")
-    if fault.slab.startswith(("batch_prefill_", "batch_decode_", "mla_")):
+    if fault.slab in _FLOAT_SLABS:
+        notes.append("it stands in the wrapper's float workspace")
+    elif fault.slab.startswith(("batch_prefill_", "batch_decode_", "mla_")):
         notes.append(
             "it stands in the wrapper's integer workspace (8 MiB unless given), which no variable "
             "of an engine changes"

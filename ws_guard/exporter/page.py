@@ -165,8 +165,9 @@ def _event(event: dict[str, Any]) -> str:
             f"of {short_bytes(event['workspace_bytes'])}"
         )
     moment = escape(event["time"])
+    handled = event["event"] == "overflow" and event["action"] in ("raised", "split")
     return (
-        f"<li>{pill('fail', event['event'])}"
+        f"<li>{pill('warn' if handled else 'fail', event['event'])}"
         f'<time datetime="{moment}">{moment[:19].replace("T", " ")}</time>'
         f'<span class="what">{escape(", ".join(words))}</span></li>'
     )

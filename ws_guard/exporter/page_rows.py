@@ -23,16 +23,24 @@ def worker_rows(workers: Iterable[Worker]) -> Iterator[str]:
 
 
 def _who(worker: Worker) -> str:
-    state, word = ("ok", "alive") if worker.alive else ("fail", "dead")
-    for op in worker.ops:
-        if worker.alive and op.overflows:
-            state, word = "fail", "overflowed"
-        if worker.alive and op.overruns:
-            state, word = "fail", "overran"
+    state, word = _state(worker)
     return (
         f'<th class="left" scope="row">{escape(worker.engine)} / {escape(worker.rank)}</th>'
         f'<td class="left">{pill(state, word)}</td>'
     )
+
+
+def _state(worker: Worker) -> tuple[str, str]:
+    """As the checks judge it: an overflow that was raised or split is a warning."""
+    if not worker.alive:
+        return "fail", "dead"
+    if any(op.overruns for op in worker.ops):
+        return "fail", "overran"
+    actions = {action for op in worker.ops for action in op.overflows}
+    if "observed" in actions:
+        return "fail", "overflowed"
+    handled = next((action for action in ("raised", "split") if action in actions), None)
+    return ("warn", handled) if handled else ("ok", "alive")
 
 
 def pill(state: str, word: str) -> str:

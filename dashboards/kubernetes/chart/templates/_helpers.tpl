@@ -16,13 +16,19 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "ws-guard.labels" -}}
-{{ include "ws-guard.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
+{{- include "ws-guard.labelsWith" (list . dict) }}
 {{- end }}
+
+{{- /* (list $ labels): ours, an object's own, and those of every object. Each key once; what the
+       selectors need cannot be replaced. */}}
+{{- define "ws-guard.labelsWith" -}}
+{{- $root := index . 0 }}
+{{- $ours := dict
+      "app.kubernetes.io/version" $root.Chart.AppVersion
+      "app.kubernetes.io/managed-by" $root.Release.Service
+      "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version) }}
+{{- $selector := include "ws-guard.selector" $root | fromYaml }}
+{{- toYaml (merge $selector $ours (index . 1 | default dict) ($root.Values.commonLabels | default dict)) }}
 {{- end }}
 
 {{- define "ws-guard.image" -}}
