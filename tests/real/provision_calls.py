@@ -80,7 +80,8 @@ class Launches:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._seen = 0
+        last = recorder.last()
+        self._seen = last.ordinal if last else 0
 
     def of(self, call: Callable[[], Any], made: Provision | None) -> dict[str, Any]:
         """Make a call: its error, how many launches, the last batch, and slabs by offset."""
