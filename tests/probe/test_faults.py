@@ -20,6 +20,7 @@ from graph_stage import Stage, stage  # noqa: E402
 from native_calls import MIB, decode_arguments, workspace  # noqa: E402
 
 from ws_guard import WorkspaceOverflowError  # noqa: E402
+from ws_guard.probe import hot  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,6 @@ RESULT = object()
 
 #: (where, what) by the actions under which the step below comes past it.
 ALWAYS = (
-    ("probe.native_op", "monotonic"),
     ("probe.native_op", "ref"),
     ("probe.native_op", "count_known"),
     ("probe.native_op", "Met"),
@@ -69,7 +69,6 @@ ALWAYS = (
     ("probe.graphs", "Graphs._forget"),
     ("probe.graphs", "Graphs._tell"),
     ("probe.graphs", "Graphs._begin_run"),
-    ("probe.graphs", "monotonic"),
     ("probe.graph_hooks", "_current_stream"),
     ("board.writer", "Slot.add_row"),
     ("board.writer", "Slot.begin_run"),
@@ -98,8 +97,14 @@ BY_ACTION = {
 }
 #: What may become of a troubled call, the usual first.
 POSSIBLE = {"observe": ("observed",), "raise": ("raised",), "split": ("split", "raised")}
+#: Of the hot path in Python alone, and of the one in C.
+PYTHON = (("probe.native_op", "monotonic"), ("probe.graphs", "monotonic"))
+C = (("board.writer", "Slot.address_of"), ("probe.ledger", "Ledger.follow"))
 CASES = [
-    (action, where, what) for action, own in BY_ACTION.items() for where, what in (*ALWAYS, *own)
+    (action, where, what, path)
+    for action, own in BY_ACTION.items()
+    for path, alone in (("in Python", PYTHON), ("in C", C))
+    for where, what in (*ALWAYS, *alone, *own)
 ]
 
 
@@ -212,10 +217,15 @@ class Engine:
         return done
 
 
-@pytest.mark.parametrize(("action", "where", "what"), CASES)
+@pytest.mark.parametrize(("action", "where", "what", "path"), CASES)
 def test_native_calls_stay_what_they_are(
-    action: str, where: str, what: str, monkeypatch: pytest.MonkeyPatch
+    action: str, where: str, what: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if path == "in Python":
+        monkeypatch.setattr(hot, "_hot", None)
+        monkeypatch.setattr(hot, "Lane", hot.PlainLane)
+    elif not hot.is_built():
+        pytest.skip("the extension was not built: `python hatch_build.py` says why")
     fault = inject(monkeypatch, where, what)
     with stage(action) as at:
         engine = Engine(at)

@@ -410,6 +410,16 @@ static PyObject *replay_get(PyObject *object, PyObject *graph, PyObject *owner) 
   return PyObject_CallFunctionObjArgs(method_type, object, graph, NULL);
 }
 
+/* Whatever else is asked of it, its name and text above all, is asked of the method it stands for. */
+static PyObject *replay_getattr(PyObject *object, PyObject *name) {
+  if (PyUnicode_CompareWithASCIIString(name, "__doc__") != 0) {
+    PyObject *own = PyObject_GenericGetAttr(object, name);
+    if (own != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError)) return own;
+    PyErr_Clear();
+  }
+  return PyObject_GetAttr(((Replay *)object)->launch, name);
+}
+
 static PyObject *replay_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
   PyObject *launch, *slow;
   (void)kwargs;
@@ -445,8 +455,8 @@ static PyMemberDef replay_members[] = {
     {"__wrapped__", T_OBJECT_EX, offsetof(Replay, launch), READONLY, "The method as it was."},
     {NULL, 0, 0, 0, NULL}};
 
-static PyType_Slot replay_slots[] = {{Py_tp_doc, "`CUDAGraph.replay`, counted."},
-                                     {Py_tp_call, replay_call},
+static PyType_Slot replay_slots[] = {{Py_tp_call, replay_call},
+                                     {Py_tp_getattro, replay_getattr},
                                      {Py_tp_descr_get, replay_get},
                                      {Py_tp_new, replay_new},
                                      {Py_tp_members, replay_members},
