@@ -235,10 +235,11 @@ def test_the_replacement_has_the_callers_type(
 
 @pytest.mark.parametrize("when", ["before the provision", "after the provision"])
 def test_never_after_a_capture_with_the_old_address(meet: Meet, offer: Offer, when: str) -> None:
-    meetings, own = meet(), buffer()
+    # All alive to the end: a caller is known by the address of its buffer.
+    meetings, own, others, anothers = meet(), buffer(), buffer(), buffer()
     if when == "after the provision":
         first = offer(meetings)
-        assert is_ours(meetings.call(buffer()), first)  # taken by another caller
+        assert is_ours(meetings.call(others), first)
     with meetings.capture():
         assert meetings.call(own) is own
     second = offer(meetings)
@@ -248,7 +249,7 @@ def test_never_after_a_capture_with_the_old_address(meet: Meet, offer: Offer, wh
         f"{DECODE} keeps its own workspace: a graph was captured with it already"
     )
     # It is there for a caller of whom there is no doubt.
-    assert is_ours(meetings.call(buffer()), second)
+    assert is_ours(meetings.call(anothers), second)
 
 
 def test_a_first_call_in_a_capture_is_given_one(meet: Meet, offer: Offer) -> None:
