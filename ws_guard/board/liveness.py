@@ -56,11 +56,11 @@ def is_alive(fd: int, pid: int, start_ticks: int, namespace: int) -> bool:
     if not namespace or namespace != pid_namespace() or not start_ticks:
         return True
     found = pid_start_ticks(pid)
-    return found == start_ticks if found else _exists(pid)
+    return found == start_ticks if found else exists(pid)
 
 
-def _exists(pid: int) -> bool:
-    """Whether a process that /proc does not show exists: `hidepid` hides those of others."""
+def exists(pid: int) -> bool:
+    """Whether there is such a process, even where `hidepid` hides those of others in /proc."""
     try:
         os.kill(pid, 0)
     except PermissionError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import operator
 import os
 import stat
 import time
@@ -11,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from ws_guard.board import Board, SlotError, SlotReader, list_slots
+from ws_guard.board.liveness import pid_namespace
+from ws_guard.board.pulse import Pulse, feel
 
 from .derive import Deriver, Observed
 from .lives import Lives
@@ -52,6 +55,35 @@ class _Found(NamedTuple):
     changed: dict[str, float]
 
 
+class _Slot:
+    """One slot as it is followed: its reader, and what the last read was like."""
+
+    def __init__(self, name: str) -> None:
+        self._reader = SlotReader(name)
+        self._deriver = Deriver()
+        self.observed: Observed | None = None
+        self._pulse: Pulse | None = None
+        self._settled = False
+
+    def is_as_read(self, pulse: Pulse | None) -> bool:
+        """Whether the last read still holds.
+
+        What was read after a change is read once more: of a call in the middle of being counted the
+        header may have shown first.
+        """
+        return self._settled and pulse is not None and pulse == self._pulse
+
+    def read(self, board: Board, directory: int, pulse: Pulse | None) -> None:
+        """Read it; `pulse` was felt before. Errors are those of `SlotReader.read`."""
+        self.observed, self._settled, last, self._pulse = None, False, self._pulse, None
+        view = self._reader.read(board, directory)
+        # A worker that has not said who it is has not attached yet; a closed one has left.
+        if view.document and not view.closed:
+            self.observed = self._deriver.observe(view)
+        self._settled = pulse == last
+        self._pulse = pulse
+
+
 class BoardWatch:
     """Reads a board again and again, from one thread. It never writes to it."""
 
@@ -64,7 +96,8 @@ class BoardWatch:
         self._board = board
         self._clock = clock
         self._lives = Lives(wall)
-        self._slots: dict[tuple[str, int], tuple[SlotReader, Deriver]] = {}
+        self._slots: dict[tuple[str, int], _Slot] = {}
+        self._namespace = pid_namespace()
         self._reported: set[tuple[str, int, str]] = set()
         self._read_errors = 0
         self._last = Snapshot()
@@ -101,7 +134,7 @@ class BoardWatch:
         return Snapshot(
             state="read",
             slots=tuple(found.slots),
-            roster=call_roster(found.slots),
+            roster=self._call_roster(found.slots),
             forgotten=self._lives.forgotten(found.slots, found.changed, now),
             unreadable=tuple(reason for _, _, reason in found.bad),
             refused=tuple(found.refused),
@@ -114,25 +147,51 @@ class BoardWatch:
             found.bad.append((name, _inode(_look(directory, name)), "it is no slot by its name"))
         known, self._slots = self._slots, {}
         for name in names:
-            file = _look(directory, name)
-            # A file put in the place of another is another slot, whatever its name.
-            key = (name, _inode(file))
-            reader, deriver = known.get(key) or (SlotReader(name), Deriver())
-            self._slots[key] = reader, deriver
-            try:
-                view = reader.read(self._board, directory)
-            except FileNotFoundError:
-                continue  # its worker left between listing and opening
-            except (SlotError, OSError) as error:
-                found.bad.append((*key, self._reason(error)))
-                if self._is_refused(error, file):
-                    found.refused.append(self._reason(error))
-                continue
-            # A worker that has not said who it is has not attached yet; a closed one has left.
-            if view.document and not view.closed:
-                found.slots.append(deriver.observe(view))
-                found.changed[name] = file.st_mtime if file else 0.0
+            pulse = self._feel(name, directory)
+            slot = known.get((name, pulse.inode)) if pulse is not None else None
+            if slot is None or not slot.is_as_read(pulse):
+                slot = self._read_slot(name, directory, pulse, known, found)
+            elif pulse is not None:
+                self._slots[name, pulse.inode] = slot
+            if slot is not None and slot.observed is not None:
+                found.slots.append(slot.observed)
         return found
+
+    def _feel(self, name: str, directory: int) -> Pulse | None:
+        pulse = feel(name, directory, self._namespace)
+        return pulse if pulse is not None and self._board.trusts(pulse.owner) else None
+
+    def _read_slot(
+        self,
+        name: str,
+        directory: int,
+        pulse: Pulse | None,
+        known: dict[tuple[str, int], _Slot],
+        found: _Found,
+    ) -> _Slot | None:
+        """Read a slot; None where that cannot be, and `found` says why."""
+        file = _look(directory, name)
+        # A file put in the place of another is another slot, whatever its name.
+        key = (name, _inode(file))
+        slot = self._slots[key] = known.get(key) or _Slot(name)
+        try:
+            slot.read(self._board, directory, pulse)
+        except FileNotFoundError:
+            return None  # its worker left between listing and opening
+        except (SlotError, OSError) as error:
+            found.bad.append((*key, self._reason(error)))
+            if self._is_refused(error, file):
+                found.refused.append(self._reason(error))
+            return None
+        found.changed[name] = file.st_mtime if file else 0.0
+        return slot
+
+    def _call_roster(self, slots: list[Observed]) -> Roster:
+        """The roster; that of the last read where nothing has changed since."""
+        last = self._last.slots
+        if len(slots) == len(last) and all(map(operator.is_, slots, last)):
+            return self._last.roster
+        return call_roster(slots)
 
     def _is_refused(self, error: Exception, file: os.stat_result | None) -> bool:
         """Whether an error hides a worker; on a shared board a stranger's file hides none."""

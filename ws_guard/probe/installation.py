@@ -6,21 +6,22 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ws_guard import contract as contracts
 from ws_guard.board import Board, BoardError, open_board
-from ws_guard.contract import Contract, NotInstalledError
 from ws_guard.settings import ON_OVERFLOW_ACTIONS, Settings, read_settings
 from ws_guard.sizing import LAYOUTS, OPS, XQA_OPS, InputError, Layout, Plan
 
-from .graph_hooks import GraphHooks
-from .instruments import Instruments
-from .parts import Parts
-from .provision import Provision, allocate
 from .recorder import Recorder, say
-from .split import Splitter
 from .zone import ZONE_BYTES
+
+if TYPE_CHECKING:
+    from ws_guard.contract import Contract
+
+    from .graph_hooks import GraphHooks
+    from .instruments import Instruments
+    from .parts import Parts
+    from .provision import Provision
 
 _LABEL_LENGTH = 128
 
@@ -194,6 +195,12 @@ class Probe:
         return Recorder(found, rules, ops, document, later=self._later)
 
     def _enter(self, contract: Contract, recorder: Recorder) -> None:
+        # Not where nothing is instrumented: API servers load the plugins of engines too.
+        from .graph_hooks import GraphHooks
+        from .instruments import Instruments
+        from .parts import Parts
+        from .split import Splitter
+
         # Only decode finds each row's offset by itself: see `split`.
         decode = contract.signatures.get(OPS["decode"])
         self._parts = parts = Parts.of(
@@ -260,6 +267,8 @@ class Probe:
         """`ws_guard.provision`, for this probe."""
         if self._parts is None:
             raise InputError(f"nothing is instrumented here ({self.verdict or 'switched off'})")
+        from .provision import allocate
+
         made = allocate(plan, device, workspace_bytes, zone_bytes)
         self._parts.provisions.add(made)
         return made
@@ -300,8 +309,11 @@ class Probe:
 def _judge_installation() -> tuple[Contract | None, str, str]:
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return None, "mismatch", "free-threaded Python loses counts; use a build with the GIL"
+    # Reading C++ takes modules that an import of the probe need not wait for.
+    from ws_guard.contract import NotInstalledError, installed_contract
+
     try:
-        found = contracts.installed_contract()
+        found = installed_contract()
     except NotInstalledError as error:
         return None, "not_installed", str(error)
     except Exception as error:  # noqa: BLE001 - an unreadable installation is a mismatch

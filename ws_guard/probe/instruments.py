@@ -6,9 +6,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ws_guard.contract import Contract, XqaContract, installed_xqa
 from ws_guard.sizing import XQA_OPS
 
 from .calls import NativeFunction
@@ -19,6 +18,9 @@ from .parts import Parts
 from .patches import Patches
 from .recorder import Recorder, say
 from .xqa_op import instrument_xqa, xqa_positions_of
+
+if TYPE_CHECKING:
+    from ws_guard.contract import Contract, XqaContract
 
 
 class Instruments:
@@ -105,6 +107,8 @@ class Instruments:
     def _xqa_contract(self) -> XqaContract:
         """Read once, and only where XQA is used."""
         if self._xqa is None:
+            from ws_guard.contract import installed_xqa
+
             self._xqa = installed_xqa()
         return self._xqa
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic, monotonic_ns
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from ws_guard.board.format import CODE_BITS, TICK_BITS
-from ws_guard.contract import Contract
 from ws_guard.sizing import HeadDims
 
 from .calls import Handling, Key, Known, Met, NativeCall, NativeFunction, whole
 from .dynamo import hide_from_dynamo
 from .hot import Front, Places, in_front_of
 from .ledger import Ledger
+
+if TYPE_CHECKING:
+    from ws_guard.contract import Contract
 
 
 class Positions(NamedTuple):
