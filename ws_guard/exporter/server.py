@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
@@ -20,6 +21,7 @@ from .refresh import Refresher
 from .tls import TlsError, check_tls
 
 _DRAIN_SECONDS = 3
+_TICK_SECONDS = 1.0
 _MORE_ATTEMPTS = 7
 _BACKLOG = 128
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what to call instead
@@ -33,6 +35,33 @@ class ListenError(ServeError):
     """The address cannot be listened on."""
 
 
+class _Server(uvicorn.Server):
+    """uvicorn, but woken once a second for its Date header, not ten times to see whether to end."""
+
+    _wake: Callable[[], object] | None = None
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether to end; setting it, from any thread or signal handler, wakes the server."""
+        return self._should_exit
+
+    @should_exit.setter
+    def should_exit(self, wanted: bool) -> None:
+        self._should_exit = wanted
+        if wanted and self._wake is not None:
+            # A loop that is closed has ended already.
+            with suppress(RuntimeError):
+                self._wake()
+
+    async def main_loop(self) -> None:
+        """Until it is to end; uvicorn's own method of that name sleeps a tenth of a second."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(woken.set)
+        while not await self.on_tick(0):
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(woken.wait(), _TICK_SECONDS)
+
+
 class Exporter:
     """The exporter in this process: `start` and `stop` it, or `run` it until a signal."""
 
@@ -40,7 +69,7 @@ class Exporter:
         self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
         self._settings = settings
-        self._server = uvicorn.Server(_config(settings, refresher))
+        self._server = _Server(_config(settings, refresher))
 
     @property
     def url(self) -> str:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ws_guard.board import Board, SlotError, SlotReader, list_slots
 from ws_guard.board.liveness import pid_namespace
-from ws_guard.board.pulse import Pulse, feel
+from ws_guard.board.pulse import Pulse
 
 from .derive import Deriver, Observed
 from .lives import Lives
@@ -56,32 +56,33 @@ class _Found(NamedTuple):
 
 
 class _Slot:
-    """One slot as it is followed: its reader, and what the last read was like."""
+    """One slot as it is followed: its reader, and what the last read gave."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, inode: int) -> None:
+        self.inode = inode
+        self.observed: Observed | None = None
         self._reader = SlotReader(name)
         self._deriver = Deriver()
-        self.observed: Observed | None = None
-        self._pulse: Pulse | None = None
+        self._pulse = Pulse(name)
         self._settled = False
 
-    def is_as_read(self, pulse: Pulse | None) -> bool:
+    def is_as_read(self, directory: int) -> bool:
         """Whether the last read still holds.
 
         What was read after a change is read once more: of a call in the middle of being counted the
         header may have shown first.
         """
-        return self._settled and pulse is not None and pulse == self._pulse
+        return self._settled and self._pulse.is_steady(directory)
 
-    def read(self, board: Board, directory: int, pulse: Pulse | None) -> None:
-        """Read it; `pulse` was felt before. Errors are those of `SlotReader.read`."""
-        self.observed, self._settled, last, self._pulse = None, False, self._pulse, None
+    def read(self, board: Board, directory: int, own_namespace: int) -> None:
+        """Read it. Errors are those of `SlotReader.read`."""
+        self.observed, self._settled = None, False
+        unchanged = self._pulse.take(directory, own_namespace)
         view = self._reader.read(board, directory)
         # A worker that has not said who it is has not attached yet; a closed one has left.
         if view.document and not view.closed:
             self.observed = self._deriver.observe(view)
-        self._settled = pulse == last
-        self._pulse = pulse
+        self._settled = unchanged and view.alive
 
 
 class BoardWatch:
@@ -96,7 +97,8 @@ class BoardWatch:
         self._board = board
         self._clock = clock
         self._lives = Lives(wall)
-        self._slots: dict[tuple[str, int], _Slot] = {}
+        self._slots: dict[str, _Slot] = {}
+        self._directory: tuple[int, ...] = ()
         self._namespace = pid_namespace()
         self._reported: set[tuple[str, int, str]] = set()
         self._read_errors = 0
@@ -141,49 +143,44 @@ class BoardWatch:
         )
 
     def _read_slots(self, directory: int) -> _Found:
+        same = self._is_same(directory)
         names, foreign = list_slots(directory)
         found = _Found([], [], [], {})
         for name in foreign:
             found.bad.append((name, _inode(_look(directory, name)), "it is no slot by its name"))
         known, self._slots = self._slots, {}
         for name in names:
-            pulse = self._feel(name, directory)
-            slot = known.get((name, pulse.inode)) if pulse is not None else None
-            if slot is None or not slot.is_as_read(pulse):
-                slot = self._read_slot(name, directory, pulse, known, found)
-            elif pulse is not None:
-                self._slots[name, pulse.inode] = slot
-            if slot is not None and slot.observed is not None:
-                found.slots.append(slot.observed)
+            slot = known.get(name)
+            if slot is None or not (same and slot.is_as_read(directory)):
+                slot = self._read_slot(name, directory, slot, found)
+            if slot is not None:
+                self._slots[name] = slot
+                if slot.observed is not None:
+                    found.slots.append(slot.observed)
         return found
 
-    def _feel(self, name: str, directory: int) -> Pulse | None:
-        pulse = feel(name, directory, self._namespace)
-        return pulse if pulse is not None and self._board.trusts(pulse.owner) else None
+    def _is_same(self, directory: int) -> bool:
+        """Whether it is the directory of the last read, and of the same owner and mode."""
+        last, self._directory = self._directory, _owned(os.fstat(directory))
+        return self._directory == last
 
     def _read_slot(
-        self,
-        name: str,
-        directory: int,
-        pulse: Pulse | None,
-        known: dict[tuple[str, int], _Slot],
-        found: _Found,
+        self, name: str, directory: int, slot: _Slot | None, found: _Found
     ) -> _Slot | None:
-        """Read a slot; None where that cannot be, and `found` says why."""
+        """Read a slot; None where its worker has left. `found` has what else is in the way."""
         file = _look(directory, name)
         # A file put in the place of another is another slot, whatever its name.
-        key = (name, _inode(file))
-        slot = self._slots[key] = known.get(key) or _Slot(name)
+        if slot is None or slot.inode != _inode(file):
+            slot = _Slot(name, _inode(file))
         try:
-            slot.read(self._board, directory, pulse)
+            slot.read(self._board, directory, self._namespace)
+            found.changed[name] = file.st_mtime if file else 0.0
         except FileNotFoundError:
-            return None  # its worker left between listing and opening
+            return None  # between listing and opening
         except (SlotError, OSError) as error:
-            found.bad.append((*key, self._reason(error)))
+            found.bad.append((name, slot.inode, self._reason(error)))
             if self._is_refused(error, file):
                 found.refused.append(self._reason(error))
-            return None
-        found.changed[name] = file.st_mtime if file else 0.0
         return slot
 
     def _call_roster(self, slots: list[Observed]) -> Roster:
@@ -218,6 +215,10 @@ def _look(directory: int, name: str) -> os.stat_result | None:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except OSError:
         return None
+
+
+def _owned(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid
 
 
 def _inode(file: os.stat_result | None) -> int:
