@@ -27,11 +27,12 @@ BUSY_SECONDS = 10.0
 REQUESTS = 20
 
 
-def call(slot: Slot, number: int) -> None:
-    """One more eager call of a worker, of another shape than the one before."""
-    row = number % SHAPES
-    slot.words[ROWS_OFFSET // 8 + row * ROW_WORDS + COUNT_EAGER] += 1
-    slot.begin_run(row % 2, row, Outcome.EAGER)
+def call_all(slots: list[Slot]) -> None:
+    """One more eager call of every worker, of a shape that changes from call to call."""
+    for number, slot in enumerate(slots, time.monotonic_ns()):
+        row = number % SHAPES
+        slot.words[ROWS_OFFSET // 8 + row * ROW_WORDS + COUNT_EAGER] += 1
+        slot.begin_run(row % 2, row, Outcome.EAGER)
 
 
 def cpu_percent(process: Process, seconds: float, between: Callable[[], None]) -> float:
@@ -73,10 +74,7 @@ def run(workers: int, bare_mb: float) -> dict[str, float]:
             time.sleep(SETTLE_SECONDS)
             idle = cpu_percent(process, IDLE_SECONDS, lambda: None)
             memory = process.memory_bytes() / 1e6
-            numbers = iter(range(1 << 30))
-            busy = cpu_percent(
-                process, BUSY_SECONDS, lambda: [call(slot, next(numbers)) for slot in slots] and None
-            )
+            busy = cpu_percent(process, BUSY_SECONDS, lambda: call_all(slots))
         for slot in slots:
             slot.close()
     return {

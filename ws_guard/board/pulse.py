@@ -25,7 +25,7 @@ class Pulse:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._file: tuple[int, ...] = ()
+        self._file: tuple[float, ...] = ()
         self._header = b""
         self._pid = 0
 

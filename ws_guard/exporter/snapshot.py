@@ -99,6 +99,8 @@ class BoardWatch:
         self._lives = Lives(wall)
         self._slots: dict[str, _Slot] = {}
         self._directory: tuple[int, ...] = ()
+        #: When a read found all as it was before; None after any other.
+        self._calm_at: float | None = None
         self._namespace = pid_namespace()
         self._reported: set[tuple[str, int, str]] = set()
         self._read_errors = 0
@@ -129,9 +131,17 @@ class BoardWatch:
         self._board.check()
         directory = os.open(self._board.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            found = self._read_slots(directory)
+            same = self._is_same(directory)
+            names, foreign = list_slots(directory)
+            if same and not foreign and self._is_calm(names, directory):
+                self._calm_at = now
+                return self._last
+            found = self._read_slots(directory, names, foreign, same=same)
         finally:
             os.close(directory)
+        if self._calm_at is not None:
+            self._lives.forgotten(self._last.slots, {}, self._calm_at)
+            self._calm_at = None
         self._count(found.bad)
         return Snapshot(
             state="read",
@@ -142,9 +152,16 @@ class BoardWatch:
             refused=tuple(found.refused),
         )
 
-    def _read_slots(self, directory: int) -> _Found:
-        same = self._is_same(directory)
-        names, foreign = list_slots(directory)
+    def _is_calm(self, names: list[str], directory: int) -> bool:
+        """Whether the last read still holds, all of it: as a board of an idle engine is."""
+        last = self._last
+        if last.state != "read" or last.fault or self._reported or names != [*self._slots]:
+            return False
+        return all(slot.is_as_read(directory) for slot in self._slots.values())
+
+    def _read_slots(
+        self, directory: int, names: list[str], foreign: list[str], *, same: bool
+    ) -> _Found:
         found = _Found([], [], [], {})
         for name in foreign:
             found.bad.append((name, _inode(_look(directory, name)), "it is no slot by its name"))
