@@ -60,7 +60,7 @@ def bare() -> dict[str, float]:
 
 def run(workers: int, bare_mb: float) -> dict[str, float]:
     """Figures of the exporter over so many workers."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:  # noqa: S108 - as in production
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
         board = Board(path)
         slots = [busy_worker(board, rank) for rank in range(workers)]
         with exporter(path) as process:

@@ -81,11 +81,9 @@ def _answering(child: subprocess.Popen[str]) -> Process:
         raise RuntimeError(f"the process did not say where it listens: {told.strip()}")
     process = Process(child.pid, int(where[1]))
     end = time.monotonic() + _START_SECONDS
-    while True:
-        try:
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError):
             process.get("/livez")
             return process
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.05)
+        time.sleep(0.05)
+    raise RuntimeError("the process does not answer")

@@ -95,9 +95,7 @@ class Ledger:
     def follow(self, known: Known, owner: object) -> None:
         """From now on the hot path counts calls like this one; `owner` is the function called."""
         self.run = known.run
-        address_of = self.recorder.slot.address_of
-        counter, moment = address_of(known.run[9]), address_of(Header.LAST_CALL + self.lane)
-        self.hot_lane.follow(owner, *known.front, counter, moment)
+        self.hot_lane.follow(owner, *known.front, *known.addresses)
 
     def meet(self, met: Met) -> Handling | None:
         """Record a call before it is made; returns how to make it if not as it came."""
@@ -169,7 +167,8 @@ class Ledger:
             sum_word = row.first_word + SUM_EAGER if row.folded else 0
             run = (*like, slot.words, word, slot.last_call)
             code = pack_run(0, row.number, Outcome.EAGER)
-            self._set_aside[key] = Known(run, front, code, sum_word)
+            addresses = slot.address_of(word), slot.address_of(Header.LAST_CALL + self.lane)
+            self._set_aside[key] = Known(run, front, code, sum_word, addresses)
 
     def _go_on(self, row: Row, outcome: Outcome) -> None:
         """Note a call that went well: another of the current run, or the first of a new one."""

@@ -186,7 +186,7 @@ def _meeting(
 
 def count_known(ledger: Ledger, shapes: dict[Key, Known], known: Known, owner: object) -> None:
     """Count the first call of a run of a known shape; `owner` is the function that was called."""
-    run, _, code, sum_word = known
+    run, _, code, sum_word, _ = known
     words, word, times = run[-3:]
     words[word] += 1
     if sum_word:
