@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 from ws_guard.board import open_board
@@ -78,7 +77,7 @@ def probe(function: Native, board: str) -> Native:
 
 
 @contextlib.contextmanager
-def without_extension(module: ModuleType) -> Iterator[None]:
+def without_extension(module: Any) -> Iterator[None]:  # noqa: ANN401 - a module
     """`module` is `ws_guard.probe.hot`: probes made meanwhile are pure Python."""
     held = module._hot, module.Lane, module.Account
     module._hot, module.Lane, module.Account = None, module.PlainLane, module.PlainAccount
