@@ -87,6 +87,11 @@ def sheet_of(base: str) -> Sheet:
     return {(name, labels): float(value) for name, labels, value in found}
 
 
+def total(sheet: Sheet, name: str) -> float:
+    """A metric over all its labels, which differ between releases of Prometheus."""
+    return sum(value for (metric, _), value in sheet.items() if metric == name)
+
+
 def ask(base: str, expression: str) -> float:
     """The one value of an expression."""
     query = quote(expression)
@@ -101,7 +106,7 @@ def figures(base: str) -> dict[str, float]:
     after = sheet_of(base)
 
     def grown(name: str) -> float:
-        return (after[name, ""] - before[name, ""]) / MEASURE_SECONDS
+        return (total(after, name) - total(before, name)) / MEASURE_SECONDS
 
     rules = {
         labels.rpartition(";")[2].rstrip('"'): seconds
@@ -113,13 +118,13 @@ def figures(base: str) -> dict[str, float]:
         "exporters_up": ask(base, "sum(up)"),
         "series_of_exporters": series,
         "series_per_rank": series / (EXPORTERS * RANKS),
-        "head_series": after["prometheus_tsdb_head_series", ""],
+        "head_series": total(after, "prometheus_tsdb_head_series"),
         "samples_per_second": grown("prometheus_tsdb_head_samples_appended_total"),
         "scrape_ms_mean": 1000 * ask(base, "avg(scrape_duration_seconds)"),
         "scrape_ms_most": 1000 * ask(base, "max(scrape_duration_seconds)"),
         **{f"rules_{group}_ms": 1000 * seconds for group, seconds in rules.items()},
         "prometheus_cpu_percent": 100 * grown("process_cpu_seconds_total"),
-        "prometheus_memory_mb": after["process_resident_memory_bytes", ""] / 1e6,
+        "prometheus_memory_mb": total(after, "process_resident_memory_bytes") / 1e6,
     }
 
 

@@ -84,6 +84,7 @@ def count(mode: str, calls: int) -> int:
             *(sys.executable, "-m", __spec__.name if __spec__ else "benchmarks.instructions"),
             *("--loop", mode, str(calls)),
         ],
+        cwd=RECORD.parents[1],
         env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""Slots that are as they were are not read again; whatever happens to one is seen at the next read."""
+"""Slots that are as they were are not read again; what happens to one is seen at the next read."""
 
 from __future__ import annotations
 

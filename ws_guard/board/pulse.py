@@ -23,6 +23,8 @@ _MARKS = 7
 class Pulse:
     """What a slot was like at the last `take`."""
 
+    __slots__ = ("_file", "_header", "_name", "_pid")
+
     def __init__(self, name: str) -> None:
         self._name = name
         self._file: tuple[float, ...] = ()

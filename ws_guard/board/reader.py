@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import zlib
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -188,7 +189,7 @@ class SlotReader:
         if seal(packed) != sealed:
             # Free, being written, or damaged: only a folded row was whole before.
             return known[1] if known is not None else None
-        shape = unpack_shape(packed)
+        shape = _frugal(unpack_shape(packed))
         self._shapes[row] = (sealed, shape)
         return shape
 
@@ -222,6 +223,17 @@ class SlotReader:
 
 
 _at = attrgetter("at_ns")
+
+
+@lru_cache(maxsize=256)
+def _one_of(number: int) -> int:
+    return number
+
+
+def _frugal(shape: Shape) -> Shape:
+    """The same shape, on numbers that it shares with the others of its kind: there are many."""
+    size, qk, vo, top_k = map(_one_of, (shape.workspace_bytes, shape.qk, shape.vo, shape.top_k))
+    return shape._replace(workspace_bytes=size, qk=qk, vo=vo, top_k=top_k)
 
 
 def _call(run: int, latest: int, origin: tuple[int, int], rows: dict[int, Row]) -> LastCall | None:

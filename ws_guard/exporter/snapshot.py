@@ -58,6 +58,8 @@ class _Found(NamedTuple):
 class _Slot:
     """One slot as it is followed: its reader, and what the last read gave."""
 
+    __slots__ = ("_deriver", "_pulse", "_reader", "_settled", "inode", "observed")
+
     def __init__(self, name: str, inode: int) -> None:
         self.inode = inode
         self.observed: Observed | None = None
