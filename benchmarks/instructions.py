@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 RECORD = Path(__file__).with_name("instructions.json")
-CALLS = 10_000
+CALLS = 20_000
 #: A ratio may be so much above the recorded one.
 TOLERANCE = 0.10
 MODES = ("direct", "noop_wrapper", "probe", "probe_python")

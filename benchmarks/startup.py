@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from typing import NamedTuple
 
 ROUNDS = 20
 _INSTALL = "import ws_guard.probe as p; p.install(board={board!r})"
@@ -23,9 +25,16 @@ _PLAN = (
 )  # fmt: skip
 
 
-def milliseconds(argv: tuple[str, ...], environment: dict[str, str]) -> float:
-    """From starting a Python process to its end."""
-    start = time.perf_counter()
+class Spent(NamedTuple):
+    """Milliseconds of a process: from its start to its end, and on the processor."""
+
+    wall: float
+    cpu: float
+
+
+def spend(argv: tuple[str, ...], environment: dict[str, str]) -> Spent:
+    """Run a Python process."""
+    start, before = time.perf_counter(), _cpu_of_children()
     subprocess.run(  # noqa: S603 - ourselves
         [sys.executable, *argv],
         env=environment,
@@ -33,11 +42,17 @@ def milliseconds(argv: tuple[str, ...], environment: dict[str, str]) -> float:
         stderr=subprocess.DEVNULL,
         check=False,
     )
-    return 1000 * (time.perf_counter() - start)
+    wall = time.perf_counter() - start
+    return Spent(1000 * wall, 1000 * (_cpu_of_children() - before))
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def run() -> dict[str, float]:
-    """Milliseconds of each beyond the interpreter; `plan_ms` is the whole command."""
+    """Milliseconds of each beyond the interpreter's, of `plan` of the whole command."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -49,19 +64,17 @@ def run() -> dict[str, float]:
             "plan": _PLAN,
         }
         for argv in starts.values():
-            milliseconds(argv, environment)
-        best = dict.fromkeys(starts, float("inf"))
+            spend(argv, environment)
+        best = dict.fromkeys(starts, Spent(float("inf"), float("inf")))
         for _ in range(ROUNDS):
             for name, argv in starts.items():
-                best[name] = min(best[name], milliseconds(argv, environment))
-    nothing = best["interpreter"]
-    return {
-        "interpreter_ms": nothing,
-        "typing_beyond_ms": best["typing"] - nothing,
-        "import_probe_beyond_ms": best["import_probe"] - nothing,
-        "import_and_install_beyond_ms": best["import_and_install"] - nothing,
-        "plan_ms": best["plan"],
-    }
+                best[name] = Spent(*map(min, best[name], spend(argv, environment)))
+    result = {}
+    for name, spent in best.items():
+        nothing = best["interpreter"] if name not in ("interpreter", "plan") else Spent(0.0, 0.0)
+        result[f"{name}_ms"] = spent.wall - nothing.wall
+        result[f"{name}_cpu_ms"] = spent.cpu - nothing.cpu
+    return result
 
 
 def main() -> None:

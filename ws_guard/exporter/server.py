@@ -21,7 +21,6 @@ from .refresh import Refresher
 from .tls import TlsError, check_tls
 
 _DRAIN_SECONDS = 3
-_TICK_SECONDS = 1.0
 _MORE_ATTEMPTS = 7
 _BACKLOG = 128
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what to call instead
@@ -36,7 +35,7 @@ class ListenError(ServeError):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but woken once a second for its Date header, not ten times to see whether to end."""
+    """uvicorn, but not woken ten times a second to see whether to end: most exporters are idle."""
 
     _wake: Callable[[], object] | None = None
 
@@ -58,8 +57,7 @@ class _Server(uvicorn.Server):
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(woken.set)
         while not await self.on_tick(0):
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(woken.wait(), _TICK_SECONDS)
+            await woken.wait()
 
 
 class Exporter:
@@ -183,6 +181,8 @@ def _config(settings: Settings, refresher: Refresher | None) -> uvicorn.Config:
         access_log=False,
         log_config=None,
         server_header=False,
+        # By the doorman: uvicorn would wake every second to know the date.
+        date_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
         ssl_certfile=settings.tls_cert,
