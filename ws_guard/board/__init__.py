@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from .directory import Board, BoardError, open_board
 from .format import ACTIONS, MAX_WORKSPACES, OVERFLOW, OVERRUN, Outcome, Shape
-from .writer import Slot
 
 if TYPE_CHECKING:
     from .reader import LastCall, Row, SlotError, SlotReader, SlotView, list_slots
     from .tidy import remove_dead
+    from .writer import Slot
 
 __all__ = [
     "ACTIONS",
@@ -34,11 +34,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # The reading end, loaded when asked for: what imports the probe may never need it.
+    # Both ends are loaded when asked for: what imports the probe may never come to it.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import reader, tidy
+    from importlib import import_module
 
-    value = tidy.remove_dead if name == "remove_dead" else getattr(reader, name)
-    globals()[name] = value
+    home = {"Slot": "writer", "remove_dead": "tidy"}.get(name, "reader")
+    value = globals()[name] = getattr(import_module(f".{home}", __name__), name)
     return value

@@ -12,7 +12,7 @@ from ws_guard.board import Board, BoardError, open_board
 from ws_guard.settings import ON_OVERFLOW_ACTIONS, Settings, read_settings
 from ws_guard.sizing import LAYOUTS, OPS, XQA_OPS, InputError, Layout, Plan
 
-from .recorder import Recorder, say
+from .saying import say
 from .zone import ZONE_BYTES
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .instruments import Instruments
     from .parts import Parts
     from .provision import Provision
+    from .recorder import Recorder
 
 _LABEL_LENGTH = 128
 
@@ -165,6 +166,8 @@ class Probe:
         verdict: str,
         reason: str,
     ) -> Recorder:
+        from .recorder import Recorder
+
         layout = self._contract.layout if self._contract else None
         release = self._contract.release if self._contract else ""
         engine, rank = identity

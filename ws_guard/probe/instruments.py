@@ -16,7 +16,8 @@ from .loading import DOOR, Door, PostImport, loaded_modules
 from .native_op import instrument, positions_of
 from .parts import Parts
 from .patches import Patches
-from .recorder import Recorder, say
+from .recorder import Recorder
+from .saying import say
 from .xqa_op import instrument_xqa, xqa_positions_of
 
 if TYPE_CHECKING:

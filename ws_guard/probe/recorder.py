@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
-import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -15,16 +14,10 @@ from ws_guard.board import ACTIONS, MAX_WORKSPACES, OVERFLOW, Board, Shape, Slot
 from ws_guard.board.format import Header, event_word
 from ws_guard.sizing import Layout
 
+from .saying import say
+
 _OBSERVED = ACTIONS.index("observed")
 _LOGGED_KINDS = 100
-
-
-def say(text: str) -> None:
-    """Log a line. A handler of the engine's that raises must not harm the engine through us."""
-    with contextlib.suppress(Exception):
-        import logging  # slow to import, and seldom needed
-
-        logging.getLogger("ws_guard").warning("ws_guard[%d]: %s", os.getpid(), text)
 
 
 class Recorder:
