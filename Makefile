@@ -26,7 +26,8 @@ DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
 
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' ws_guard/version.py)
 
-.PHONY: demo test test-vllm test-gpu test-observability generated lint format bench nightly image clean
+.PHONY: demo test test-vllm test-gpu test-observability generated lint format bench bench-fleet nightly \
+  image clean
 
 demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
 	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(filter-out 0 no,$(ONCE)),--once)
@@ -67,9 +68,18 @@ format: $(VENV)/.installed-test
 	$(VENV)/bin/ruff format .
 
 bench: $(VENV)/.installed-test
+	@sh tests/system_packages.sh
 	$(VENV)/bin/python -m benchmarks.probe
+	$(VENV)/bin/python -m benchmarks.instructions
 	$(VENV)/bin/python -m benchmarks.scrape
+	$(VENV)/bin/python -m benchmarks.exporter
+	$(VENV)/bin/python -m benchmarks.startup
 	$(VENV)/bin/python -m benchmarks.explain
+
+# One Prometheus over 128 exporters: three minutes, 2 GB of memory, the rules of dashboards/.
+bench-fleet: $(VENV)/.installed-test
+	@sh tests/system_packages.sh
+	$(VENV)/bin/python -m benchmarks.fleet
 
 # What takes too long for every change: logs of 500 MB, and a fuzzer that looks for new paths.
 nightly: $(VENV)/.installed-test .venv-fuzz/.installed

@@ -1,5 +1,9 @@
 """Added time per native call: `python -m benchmarks.probe [--json]`.
 
+`probe_ns` is the probe as it is installed, `probe_python_ns` what it is without its extension. Both
+are calls like the one before, as the layers of a model make them; `alternating` are calls of two
+shapes in turn, `distinct` of 16,384 batches in turn, where each is another than the one before.
+
 A 31-argument call with real torch tensors goes through each wrapper in turn, round after round, so
 that a busy machine slows all of them alike; the fastest round of each counts. `direct_ns` is the
 bare call, the others are what a wrapper adds to it.
@@ -8,16 +12,18 @@ bare call, the others are what a wrapper adds to it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ws_guard.board import open_board
+from ws_guard.probe import hot
 from ws_guard.probe.ledger import Ledger
 from ws_guard.probe.native_op import Positions, instrument
 from ws_guard.probe.recorder import Recorder
@@ -26,6 +32,7 @@ from ws_guard.sizing import LAYOUTS, OPS
 OP = OPS["decode"]
 ARGUMENTS = 31
 ROUNDS, CALLS = 30, 20_000
+DISTINCT = 16_384
 # Argument positions of FlashInfer 0.6.15.post1, the release with 31.
 WHERE = Positions(
     arguments=ARGUMENTS, out=0, query=2, workspace=5, counter=6, q_len=9, kv_len=10, batch=16,
@@ -69,6 +76,17 @@ def probe(function: Native, board: str) -> Native:
     return instrument(function, WHERE, Ledger(recorder, OP))
 
 
+@contextlib.contextmanager
+def without_extension(module: Any) -> Iterator[None]:  # noqa: ANN401 - a module
+    """`module` is `ws_guard.probe.hot`: probes made meanwhile are pure Python."""
+    held = module._hot, module.Lane, module.Account
+    module._hot, module.Lane, module.Account = None, module.PlainLane, module.PlainAccount
+    try:
+        yield
+    finally:
+        module._hot, module.Lane, module.Account = held
+
+
 def prometheus_client(function: Native) -> Native:
     """What one would write instead: a counter, two gauges and a histogram."""
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -90,6 +108,34 @@ def prometheus_client(function: Native) -> Native:
         return function(*args)
 
     return wrapper
+
+
+def shapes(args: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
+    """The same call with so many batches; without LSE and with room to count none is refused."""
+    import torch
+
+    counter = torch.zeros(16 << 20, dtype=torch.int32)
+    calls = []
+    for batch in range(1, count + 1):
+        changed = list(args)
+        changed[WHERE.batch], changed[6], changed[28] = batch, counter, None
+        calls.append(tuple(changed))
+    return calls
+
+
+def in_turn(functions: dict[str, Native], calls: list[tuple[Any, ...]]) -> dict[str, float]:
+    """Nanoseconds per call where each is of another shape than the one before."""
+    rounds = max(1, CALLS // len(calls))
+    best = dict.fromkeys(functions, float("inf"))
+    for _ in range(10):
+        for name, function in functions.items():
+            start = time.perf_counter_ns()
+            for _ in range(rounds):
+                for call in calls:
+                    function(*call)
+            spent = (time.perf_counter_ns() - start) / (rounds * len(calls))
+            best[name] = min(best[name], spent)
+    return best
 
 
 def measure(wrappers: dict[str, Native], args: tuple[Any, ...]) -> dict[str, float]:
@@ -125,19 +171,28 @@ def _multiprocess_mode() -> float:
 def run() -> dict[str, float]:
     """All figures of one run."""
     args = arguments()
-    with tempfile.TemporaryDirectory() as board:
+    with tempfile.TemporaryDirectory() as board, tempfile.TemporaryDirectory() as other:
         wrappers = {
             "direct": native,
             "noop_wrapper": noop_wrapper(native),
             "probe": probe(native, board),
-            "prometheus_client": prometheus_client(native),
         }
+        with without_extension(hot):
+            wrappers["probe_python"] = probe(native, other)
+        wrappers["prometheus_client"] = prometheus_client(native)
         best = measure(wrappers, args)
-    result = {"direct_ns": best.pop("direct")}
-    result |= {f"{name}_ns": value - result["direct_ns"] for name, value in best.items()}
+        result = {"direct_ns": best.pop("direct")}
+        result |= {f"{name}_ns": value - result["direct_ns"] for name, value in best.items()}
+        for row, count in (("alternating", 2), ("distinct", DISTINCT)):
+            turns = in_turn(wrappers, shapes(args, count))
+            for name in ("probe", "probe_python", "prometheus_client"):
+                result[f"{row}_{name}_ns"] = turns[name] - turns["direct"]
     result["prometheus_multiprocess_ns"] = _multiprocess_mode()
     result["probe_vs_prometheus_client"] = result["probe_ns"] / result["prometheus_client_ns"]
     result["probe_vs_noop"] = result["probe_ns"] / result["noop_wrapper_ns"]
+    python, client = result["probe_python_ns"], result["prometheus_client_ns"]
+    result["probe_python_vs_prometheus_client"] = python / client
+    result["probe_python_vs_noop"] = python / result["noop_wrapper_ns"]
     return result
 
 
@@ -151,7 +206,7 @@ def main() -> None:
         print(json.dumps(result, indent=2))
         return
     for name, value in result.items():
-        print(f"{name:<28}{value:>10.1f}" if name.endswith("_ns") else f"{name:<28}{value:>10.2f}")
+        print(f"{name:<34}{value:>10.1f}" if name.endswith("_ns") else f"{name:<34}{value:>10.2f}")
 
 
 if __name__ == "__main__":

@@ -19,12 +19,16 @@ from ws_guard.board import Board, Outcome, Shape, Slot
 from ws_guard.board.format import COUNT_EAGER
 from ws_guard.exporter.collector import board_registry
 from ws_guard.exporter.snapshot import BoardWatch
+from ws_guard.planning import plan
 from ws_guard.settings import read_settings
 from ws_guard.sizing import OPS
 
 ROUNDS = 15
 SHAPES = 200
 _WORKSPACE = 394 << 20
+_PLAN = plan(
+    heads=64, max_num_batched_tokens=1024, workspace_bytes=_WORKSPACE, flashinfer="0.6.14"
+)._asdict()
 
 
 class Bare(Collector):
@@ -39,12 +43,20 @@ class Bare(Collector):
 
 
 def busy_worker(board: Board, rank: int) -> Slot:
-    """A slot with two ops, two workspaces and 200 shapes."""
+    """A slot with two ops, two workspaces that are planned, and 200 shapes."""
     slot = Slot.on_board(board)
     ops = list(OPS.values())
     workspaces = ["ws0", "ws1"]
     slot.describe(
-        {"engine": "0", "rank": str(rank), "ops": ops, "workspaces": workspaces, "layout": "B"}
+        {
+            "engine": "0",
+            "rank": str(rank),
+            "ops": ops,
+            "workspaces": workspaces,
+            "layout": "B",
+            "contract": "verified",
+            "planned": [{"workspace": w, **_PLAN} for w in workspaces],
+        }
     )
     for number in range(SHAPES):
         shape = Shape(

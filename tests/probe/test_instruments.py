@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from meetings import Meetings
 
+from ws_guard import contract as contracts
 from ws_guard.contract import XqaContract, installed_contract, installed_xqa
-from ws_guard.probe import instruments as room
 from ws_guard.probe.instruments import Instruments
 from ws_guard.sizing import OPS, XQA_OPS
 
@@ -55,7 +55,7 @@ def bench(board: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         bench.reads += 1
         return installed_xqa()
 
-    monkeypatch.setattr(room, "installed_xqa", read)
+    monkeypatch.setattr(contracts, "installed_xqa", read)
     yield bench
     bench.instruments.leave()
     meetings.close()
@@ -93,7 +93,7 @@ def test_an_op_that_is_not_understood_is_told_and_left(
     known = installed_xqa()
     signatures = {MLA: known.signatures[MLA]}
     told = XqaContract(known.release, signatures, {XQA: "xqa/mha.cu does not say so"})
-    monkeypatch.setattr(room, "installed_xqa", lambda: told)
+    monkeypatch.setattr(contracts, "installed_xqa", lambda: told)
     module = bench.load(DECODE, XQA, MLA)
     assert [is_probed(module, op) for op in (DECODE, XQA, MLA)] == [True, False, True]
     assert bench.problems == [
@@ -107,7 +107,7 @@ def test_an_xqa_that_cannot_be_read_leaves_trtllm_gen_watched(
     def fail() -> XqaContract:
         raise OSError("on purpose")
 
-    monkeypatch.setattr(room, "installed_xqa", fail)
+    monkeypatch.setattr(contracts, "installed_xqa", fail)
     module = bench.load(DECODE, XQA)
     assert [is_probed(module, op) for op in (DECODE, XQA)] == [True, False]
     assert bench.problems == ["OSError while instrumenting: on purpose"]

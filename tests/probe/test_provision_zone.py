@@ -21,7 +21,7 @@ from ws_guard.board import OVERRUN, Board
 from ws_guard.exporter.events import EventLog
 from ws_guard.exporter.snapshot import BoardWatch
 from ws_guard.probe.parts import Parts
-from ws_guard.probe.provision import Provision, _Watch, allocate
+from ws_guard.probe.provisions import Provision, _Watch, allocate
 from ws_guard.probe.ticker import Ticker
 from ws_guard.probe.zone import Look
 

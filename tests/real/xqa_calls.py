@@ -20,9 +20,10 @@ from flashinfer_calls import PUBLIC_CALLS, Shape, workspace
 from guard_calls import plain
 from probe_calls import calls_by_mode, events, slots
 
+from ws_guard import contract
 from ws_guard.contract import XqaContract, installed_xqa
 from ws_guard.launcher import build, installed_flashinfer_root, on_cpu
-from ws_guard.probe import WorkspaceOverflowError, install, instruments
+from ws_guard.probe import WorkspaceOverflowError, install
 from ws_guard.sizing import XQA_OPS
 
 if TYPE_CHECKING:
@@ -261,9 +262,9 @@ def ragged(path: str) -> Told | None:
 
 def not_understood(path: str) -> Told:
     """An XQA whose source says something else; trtllm-gen's decode beside it."""
-    original = instruments.installed_xqa
+    original = contract.installed_xqa
     known = installed_xqa()
-    instruments.installed_xqa = lambda: XqaContract(known.release, {}, {OP: "it says otherwise"})
+    contract.installed_xqa = lambda: XqaContract(known.release, {}, {OP: "it says otherwise"})
     try:
         with probed(path):
             buffer = zeroed(64 * MIB)
@@ -272,7 +273,7 @@ def not_understood(path: str) -> Told:
                 PUBLIC_CALLS["decode"].build(Shape(24, HEADS), workspace(64 * MIB))()
             return tell(path)
     finally:
-        instruments.installed_xqa = original
+        contract.installed_xqa = original
 
 
 def provisioned(path: str, native: Native) -> dict[str, Any]:

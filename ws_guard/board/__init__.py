@@ -1,10 +1,16 @@
 """The board: one slot file per worker; workers write, readers never do. Standard library only."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from .directory import Board, BoardError, open_board
 from .format import ACTIONS, MAX_WORKSPACES, OVERFLOW, OVERRUN, Outcome, Shape
-from .reader import LastCall, Row, SlotError, SlotReader, SlotView, list_slots
-from .tidy import remove_dead
-from .writer import Slot
+
+if TYPE_CHECKING:
+    from .reader import LastCall, Row, SlotError, SlotReader, SlotView, list_slots
+    from .tidy import remove_dead
+    from .writer import Slot
 
 __all__ = [
     "ACTIONS",
@@ -25,3 +31,14 @@ __all__ = [
     "open_board",
     "remove_dead",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Both ends are loaded when asked for: what imports the probe may never come to it.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    home = {"Slot": "writer", "remove_dead": "tidy"}.get(name, "reader")
+    value = globals()[name] = getattr(import_module(f".{home}", __name__), name)
+    return value

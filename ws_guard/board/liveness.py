@@ -20,6 +20,10 @@ def _whole_file(lock_type: int) -> bytes:
     return _FLOCK.pack(lock_type, os.SEEK_SET, 0, 0, 0)
 
 
+_ASK = _whole_file(fcntl.F_RDLCK)
+_FREE = struct.pack("h", fcntl.F_UNLCK)
+
+
 def hold_lock(fd: int) -> None:
     """Take the worker's lock; OSError if another description holds it."""
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_WRLCK))
@@ -27,8 +31,8 @@ def hold_lock(fd: int) -> None:
 
 def is_locked(fd: int) -> bool:
     """Whether some worker holds its lock on the file behind a descriptor open for reading."""
-    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _whole_file(fcntl.F_RDLCK))
-    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _ASK)
+    return not answer.startswith(_FREE)
 
 
 def pid_start_ticks(pid: int) -> int:
@@ -56,11 +60,11 @@ def is_alive(fd: int, pid: int, start_ticks: int, namespace: int) -> bool:
     if not namespace or namespace != pid_namespace() or not start_ticks:
         return True
     found = pid_start_ticks(pid)
-    return found == start_ticks if found else _exists(pid)
+    return found == start_ticks if found else exists(pid)
 
 
-def _exists(pid: int) -> bool:
-    """Whether a process that /proc does not show exists: `hidepid` hides those of others."""
+def exists(pid: int) -> bool:
+    """Whether there is such a process, even where `hidepid` hides those of others in /proc."""
     try:
         os.kill(pid, 0)
     except PermissionError:

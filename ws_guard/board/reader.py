@@ -10,6 +10,8 @@ import json
 import os
 import stat
 import zlib
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from . import liveness
@@ -102,7 +104,9 @@ class SlotReader:
         self._generation = 0
         self._document: dict[str, Any] = {}
         self._shapes: dict[int, tuple[int, Shape]] = {}
-        self._ring = (b"", [0])
+        self._ring = bytes(8 * RING_RUNS)
+        #: Of each place in the ring its call, as far as it stays what it is.
+        self._calls: list[LastCall | None] = [None] * RING_RUNS
 
     def read(self, board: Board, directory_fd: int) -> SlotView:
         """The slot now; `SlotError` for anything else, OSError where the system refuses."""
@@ -127,6 +131,7 @@ class SlotReader:
         if self._identity != (inode, attached):  # another slot has taken the name
             self._identity = (inode, attached)
             self._generation, self._document, self._shapes = 0, {}, {}
+            self._calls = [None] * RING_RUNS
         self._read_document(fd, header[Header.DOCUMENT])
         rows = self._read_rows(fd, 0, min(header[Header.EXACT_ROWS], EXACT_ROWS))
         folds = min(header[Header.FOLD_ROWS], FOLD_ROWS)
@@ -184,36 +189,62 @@ class SlotReader:
         if seal(packed) != sealed:
             # Free, being written, or damaged: only a folded row was whole before.
             return known[1] if known is not None else None
-        shape = unpack_shape(packed)
+        shape = _frugal(unpack_shape(packed))
         self._shapes[row] = (sealed, shape)
         return shape
 
     def _last_calls(self, fd: int, header: memoryview, rows: dict[int, Row]) -> list[LastCall]:
         """Oldest first: runs are written round and round, so sorting by time will do."""
         data = _pread(fd, RING_OFFSET, 8 * RING_RUNS)
-        if data != self._ring[0]:
-            self._ring = data, [word for word in memoryview(data).cast("Q") if word]
-        runs = self._ring[1]
+        words = memoryview(data).cast("Q").tolist()
         clocks = header.cast("B").cast("d")
-        attached = _nanoseconds(clocks[Header.ATTACHED_CLOCK])
-        latest = {
-            run: _nanoseconds(clocks[Header.LAST_CALL + lane])
-            for lane in range(LANES)
-            if (run := header[Header.LAST_RUN + lane])
-        }
-        # The ring may have gone round since the current run of a quiet lane began.
-        lapped = [run for run in latest if run not in runs]
-        calls = []
-        for run in [*runs, *lapped]:
-            began, row, outcome = unpack_run(run)
-            if row in rows:
-                # What went wrong is a run of one call, whose time stays what it was.
-                last = began if outcome in EVENTS else max(began, latest.get(run, 0))
-                since = last - attached
-                at = header[Header.ATTACHED_NS] + max(0, since)
-                calls.append(LastCall(at, rows[row].shape, outcome))
-        calls.sort(key=lambda call: call.at_ns)
-        return calls
+        origin = header[Header.ATTACHED_NS], _nanoseconds(clocks[Header.ATTACHED_CLOCK])
+        if data != self._ring:
+            before, self._ring = memoryview(self._ring).cast("Q"), data
+            for place, (word, old) in enumerate(zip(words, before, strict=True)):
+                if word != old:
+                    self._calls[place] = None
+        # A folded row shows another shape once a worse one comes, and none while it is written.
+        folds = header[Header.FOLD_ROWS] != 0
+        for place, call in enumerate(self._calls):
+            word = words[place]
+            if word and (call is None or (folds and unpack_run(word)[1] >= EXACT_ROWS)):
+                self._calls[place] = _call(word, 0, origin, rows)
+        calls = self._calls.copy()
+        for lane in range(LANES):
+            if run := header[Header.LAST_RUN + lane]:
+                call = _call(run, _nanoseconds(clocks[Header.LAST_CALL + lane]), origin, rows)
+                # The ring may have gone round since the current run of a quiet lane began.
+                if run in words:
+                    calls[words.index(run)] = call
+                else:
+                    calls.append(call)
+        return sorted((call for call in calls if call is not None), key=_at)
+
+
+_at = attrgetter("at_ns")
+
+
+@lru_cache(maxsize=256)
+def _one_of(number: int) -> int:
+    return number
+
+
+def _frugal(shape: Shape) -> Shape:
+    """The same shape, on numbers that it shares with the others of its kind: there are many."""
+    size, qk, vo, top_k = map(_one_of, (shape.workspace_bytes, shape.qk, shape.vo, shape.top_k))
+    return shape._replace(workspace_bytes=size, qk=qk, vo=vo, top_k=top_k)
+
+
+def _call(run: int, latest: int, origin: tuple[int, int], rows: dict[int, Row]) -> LastCall | None:
+    """A run of the ring, with the clock of its `latest` call if that is known; None of no row."""
+    began, row, outcome = unpack_run(run)
+    if row not in rows:
+        return None
+    # What went wrong is a run of one call, whose time stays what it was.
+    last = began if outcome in EVENTS else max(began, latest)
+    attached_ns, attached = origin
+    return LastCall(attached_ns + max(0, last - attached), rows[row].shape, outcome)
 
 
 def list_slots(directory_fd: int) -> tuple[list[str], list[str]]:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from ws_guard.probe import Probe, stand_by
-from ws_guard.probe.recorder import say
+from ws_guard.probe.saying import say
 
 from . import sglang_facts as facts
 from .gpu import Gpu, gpu_of

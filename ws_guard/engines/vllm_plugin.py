@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from ws_guard.probe import Probe, stand_by
-from ws_guard.probe.recorder import say
+from ws_guard.probe.saying import say
 
 from .hooks import Hooks
 from .vllm_worker import SPARSE_MODULE, VllmWorker

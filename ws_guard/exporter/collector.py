@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping
-from itertools import accumulate
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry
@@ -15,6 +14,7 @@ from prometheus_client.core import (
     InfoMetricFamily,
 )
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from ws_guard.settings import Settings
 from ws_guard.version import __version__
@@ -27,6 +27,8 @@ from .snapshot import Snapshot
 Family: TypeAlias = (
     GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily | InfoMetricFamily
 )
+#: The names of series, which are those of the table: a family's own may lack a suffix.
+_SERIES = {metric.name: PREFIX + metric.name for metric in METRICS}
 _LE = [*(str(float(bound)) for bound in BATCH_BUCKETS), "+Inf"]
 
 
@@ -49,15 +51,15 @@ class BoardCollector(Collector):
 
     def _add_exporter(self, sheet: Sheet, snapshot: Snapshot) -> None:
         health = examine(snapshot, self._settings)
-        sheet.add("ready", (), int(health.ready))
+        sheet.add("ready", {}, int(health.ready))
         for check in health.checks:
             for state in STATES:
-                sheet.add("check", (check.name, state), int(check.state == state))
-        sheet.add("identity_conflicts", (), snapshot.roster.conflicts)
-        sheet.add("board_read_errors_total", (), snapshot.read_errors)
-        sheet.add("scrape_duration_seconds", (), snapshot.read_seconds)
+                sheet.add("check", {"check": check.name, "state": state}, check.state == state)
+        sheet.add("identity_conflicts", {}, snapshot.roster.conflicts)
+        sheet.add("board_read_errors_total", {}, snapshot.read_errors)
+        sheet.add("scrape_duration_seconds", {}, snapshot.read_seconds)
         build = {"version": __version__, "python": platform.python_version()}
-        sheet.add_info("build_info", (), build)
+        sheet.add("build_info", build, 1)
 
 
 def board_registry(latest: Callable[[], Snapshot], settings: Settings) -> CollectorRegistry:
@@ -68,30 +70,28 @@ def board_registry(latest: Callable[[], Snapshot], settings: Settings) -> Collec
 
 
 class Sheet:
-    """The metric families of one scrape, filled by name."""
+    """The metric families of one scrape, filled by name.
+
+    Samples may share their labels: many thousands are written at each scrape.
+    """
 
     def __init__(self) -> None:
         self.families: dict[str, Family] = {metric.name: _family(metric) for metric in METRICS}
 
-    def add(self, name: str, labels: Iterable[str], value: float | None) -> None:
-        """A sample; none where the value is not known."""
-        family = self.families[name]
-        assert isinstance(family, (GaugeMetricFamily, CounterMetricFamily))  # noqa: S101
+    def add(self, name: str, labels: dict[str, str], value: float | None) -> None:
+        """A sample of the metric of that name; none where the value is not known."""
         if value is not None:
-            family.add_metric(list(labels), value)
+            self.families[name].samples.append(Sample(_SERIES[name], labels, value))
 
-    def add_info(self, name: str, labels: Iterable[str], info: Mapping[str, str]) -> None:
-        """A sample whose labels are the news."""
-        family = self.families[name]
-        assert isinstance(family, InfoMetricFamily)  # noqa: S101
-        family.add_metric(list(labels), dict(info))
-
-    def add_histogram(self, name: str, labels: Iterable[str], counts: OpCounts) -> None:
+    def add_histogram(self, name: str, labels: dict[str, str], counts: OpCounts) -> None:
         """The buckets of an op, which are cumulative in an exposition."""
-        family = self.families[name]
-        assert isinstance(family, HistogramMetricFamily)  # noqa: S101
-        buckets = list(zip(_LE, accumulate(counts.batch_counts), strict=True))
-        family.add_metric(list(labels), buckets, counts.batch_sum)
+        samples, series = self.families[name].samples, _SERIES[name]
+        total = 0
+        for bound, count in zip(_LE, counts.batch_counts, strict=True):
+            total += count
+            samples.append(Sample(f"{series}_bucket", {**labels, "le": bound}, total))
+        samples.append(Sample(f"{series}_count", labels, total))
+        samples.append(Sample(f"{series}_sum", labels, counts.batch_sum))
 
 
 def _family(metric: Metric) -> Family:
@@ -108,13 +108,13 @@ def _family(metric: Metric) -> Family:
 
 
 def _add_worker(sheet: Sheet, worker: Worker) -> None:
-    who = worker.identity
+    who = {"engine": worker.engine, "rank": worker.rank}
     # A dead worker needs no workspace. What it did and who it was stays to be scraped.
     if worker.alive:
         for site in worker.workspaces:
-            _add_workspace(sheet, who, site)
+            _add_workspace(sheet, who | {"workspace": site.workspace}, site)
     for op in worker.ops:
-        _add_op(sheet, who, op, worker.alive)
+        _add_op(sheet, who | {"op": op.op}, op, worker.alive)
     for name, value in (
         ("last_overflow_timestamp_seconds", worker.last_overflow_timestamp_seconds),
         ("last_overrun_timestamp_seconds", worker.last_overrun_timestamp_seconds),
@@ -126,29 +126,28 @@ def _add_worker(sheet: Sheet, worker: Worker) -> None:
     ):
         sheet.add(name, who, value)
     extra = {"layout": worker.layout or "", "contract": worker.contract}
-    sheet.add_info("worker_info", who, worker.info | extra)
+    sheet.add("worker_info", who | worker.info | extra, 1)
 
 
-def _add_workspace(sheet: Sheet, who: tuple[str, str], site: Workspace) -> None:
-    sheet.add("workspace_bytes", (*who, site.workspace), site.workspace_bytes)
+def _add_workspace(sheet: Sheet, where: dict[str, str], site: Workspace) -> None:
+    sheet.add("workspace_bytes", where, site.workspace_bytes)
     for basis, numbers in site.known:
-        labels = (*who, site.workspace, basis)
+        labels = where | {"basis": basis}
         sheet.add("need_bytes", labels, numbers.need_bytes)
         sheet.add("margin_bytes", labels, numbers.margin_bytes)
         sheet.add("margin_batch", labels, numbers.margin_batch)
         sheet.add("batch", labels, numbers.batch)
         sheet.add("overflow_threshold_batch", labels, numbers.overflow_threshold_batch)
         for slab, size in numbers.slabs.items():
-            sheet.add("slab_bytes", (*labels, slab), size)
+            sheet.add("slab_bytes", labels | {"slab": slab}, size)
 
 
-def _add_op(sheet: Sheet, who: tuple[str, str], op: OpCounts, alive: bool) -> None:
-    labels = (*who, op.op)
+def _add_op(sheet: Sheet, labels: dict[str, str], op: OpCounts, alive: bool) -> None:
     if alive and any(op.batch_counts):
         sheet.add_histogram("batch_size", labels, op)
     for mode, count in op.calls.items():
-        sheet.add("native_calls_total", (*labels, mode), count)
+        sheet.add("native_calls_total", labels | {"mode": mode}, count)
     for action, count in op.overflows.items():
-        sheet.add("overflows_total", (*labels, action), count)
+        sheet.add("overflows_total", labels | {"action": action}, count)
     for action, count in op.overruns.items():
-        sheet.add("overruns_total", (*labels, action), count)
+        sheet.add("overruns_total", labels | {"action": action}, count)

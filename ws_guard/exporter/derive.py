@@ -99,10 +99,9 @@ class Deriver:
         document = self._document
         ops, sites = self._tally(view.rows)
         folded = frozenset(row.shape for row in view.rows if row.folded)
-        for call in view.calls:
-            if call.outcome != Outcome.TUNING:
-                name = document.workspace_name(call.shape.workspace)
-                self._last[name] = call, call.shape in folded
+        for call in _newest(view.calls):
+            name = document.workspace_name(call.shape.workspace)
+            self._last[name] = call, call.shape in folded
         workspaces = [self._workspace(name, sites.get(name)) for name in self._names(sites)]
         worst = [site.worst.first_seen_ns for site in sites.values() if site.worst]
         last = [call.at_ns for call, _ in self._last.values()]
@@ -174,6 +173,15 @@ class Deriver:
             last=last,
             overrun_possible=site is not None and site.overrun_possible,
         )
+
+
+def _newest(calls: list[LastCall]) -> list[LastCall]:
+    """The last call of each workspace outside tuning, in their order."""
+    newest: dict[int, LastCall] = {}
+    for call in calls:
+        if call.outcome != Outcome.TUNING:
+            newest[call.shape.workspace] = call
+    return sorted(newest.values(), key=lambda call: call.at_ns)
 
 
 def _op_counts(

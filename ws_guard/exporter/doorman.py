@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from email.utils import formatdate
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,7 +18,7 @@ HEADERS: Mapping[str, str] = {
 
 
 class Doorman:
-    """Answers HEAD as GET without its body, and puts the security headers on every answer."""
+    """Answers HEAD as GET without its body, and puts date and security headers on every answer."""
 
     def __init__(self, app: ASGIApp, content_security_policy: str) -> None:
         self._app = app
@@ -32,7 +33,9 @@ class Doorman:
 
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(self._headers)
+                headers = MutableHeaders(scope=message)
+                headers.update(self._headers)
+                headers["Date"] = formatdate(usegmt=True)
             elif head:
                 message = {**message, "body": b""}
             await send(message)

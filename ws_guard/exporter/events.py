@@ -73,6 +73,8 @@ class EventLog:
         self._lines = LineWriter(stream)
         self._tallies: dict[str, dict[_Key, _Tally]] = {}
         self._deaths: set[str] = set()
+        #: What was noted last: a slot that was not read again has no news.
+        self._noted: dict[str, Observed] = {}
         self._recent: deque[Event] = deque(maxlen=KEPT_EVENTS)
 
     @property
@@ -91,11 +93,14 @@ class EventLog:
     def note(self, snapshot: Snapshot) -> None:
         """Write a line for all that is new in a snapshot."""
         for one in snapshot.slots:
+            if self._noted.get(one.slot) is one:
+                continue
             for event in self._new_events(one):
                 self._recent.append(event)
                 self._lines.put(json.dumps(event))
         if snapshot.state == "read" and not snapshot.fault:
-            here = {one.slot for one in snapshot.slots}
+            self._noted = {one.slot: one for one in snapshot.slots}
+            here = self._noted.keys()
             self._tallies = {slot: t for slot, t in self._tallies.items() if slot in here}
             self._deaths &= here
 

@@ -52,9 +52,10 @@ class Refresher:
 
     def refresh(self) -> Snapshot:
         """Read the board now, in this thread."""
-        snapshot = self._watch.read()
+        before, snapshot = self._snapshot, self._watch.read()
         self._snapshot, self._read_at = snapshot, self._clock()
-        self.log.note(snapshot)
+        if snapshot.slots is not before.slots:
+            self.log.note(snapshot)
         self._first_read.set()
         return snapshot
 

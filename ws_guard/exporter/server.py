@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
@@ -33,6 +34,32 @@ class ListenError(ServeError):
     """The address cannot be listened on."""
 
 
+class _Server(uvicorn.Server):
+    """uvicorn, but not woken ten times a second to see whether to end: most exporters are idle."""
+
+    _wake: Callable[[], object] | None = None
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether to end; setting it, from any thread or signal handler, wakes the server."""
+        return self._should_exit
+
+    @should_exit.setter
+    def should_exit(self, wanted: bool) -> None:
+        self._should_exit = wanted
+        if wanted and self._wake is not None:
+            # A loop that is closed has ended already.
+            with suppress(RuntimeError):
+                self._wake()
+
+    async def main_loop(self) -> None:
+        """Until it is to end; uvicorn's own method of that name sleeps a tenth of a second."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(woken.set)
+        while not await self.on_tick(0):
+            await woken.wait()
+
+
 class Exporter:
     """The exporter in this process: `start` and `stop` it, or `run` it until a signal."""
 
@@ -40,7 +67,7 @@ class Exporter:
         self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
         self._settings = settings
-        self._server = uvicorn.Server(_config(settings, refresher))
+        self._server = _Server(_config(settings, refresher))
 
     @property
     def url(self) -> str:
@@ -154,6 +181,8 @@ def _config(settings: Settings, refresher: Refresher | None) -> uvicorn.Config:
         access_log=False,
         log_config=None,
         server_header=False,
+        # By the doorman: uvicorn would wake every second to know the date.
+        date_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
         ssl_certfile=settings.tls_cert,

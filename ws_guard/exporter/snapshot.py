@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import operator
 import os
 import stat
 import time
@@ -11,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from ws_guard.board import Board, SlotError, SlotReader, list_slots
+from ws_guard.board.liveness import pid_namespace
+from ws_guard.board.pulse import Pulse
 
 from .derive import Deriver, Observed
 from .lives import Lives
@@ -52,6 +55,38 @@ class _Found(NamedTuple):
     changed: dict[str, float]
 
 
+class _Slot:
+    """One slot as it is followed: its reader, and what the last read gave."""
+
+    __slots__ = ("_deriver", "_pulse", "_reader", "_settled", "inode", "observed")
+
+    def __init__(self, name: str, inode: int) -> None:
+        self.inode = inode
+        self.observed: Observed | None = None
+        self._reader = SlotReader(name)
+        self._deriver = Deriver()
+        self._pulse = Pulse(name)
+        self._settled = False
+
+    def is_as_read(self, directory: int) -> bool:
+        """Whether the last read still holds.
+
+        What was read after a change is read once more: of a call in the middle of being counted the
+        header may have shown first.
+        """
+        return self._settled and self._pulse.is_steady(directory)
+
+    def read(self, board: Board, directory: int, own_namespace: int) -> None:
+        """Read it. Errors are those of `SlotReader.read`."""
+        self.observed, self._settled = None, False
+        unchanged = self._pulse.take(directory, own_namespace)
+        view = self._reader.read(board, directory)
+        # A worker that has not said who it is has not attached yet; a closed one has left.
+        if view.document and not view.closed:
+            self.observed = self._deriver.observe(view)
+        self._settled = unchanged and view.alive
+
+
 class BoardWatch:
     """Reads a board again and again, from one thread. It never writes to it."""
 
@@ -64,7 +99,11 @@ class BoardWatch:
         self._board = board
         self._clock = clock
         self._lives = Lives(wall)
-        self._slots: dict[tuple[str, int], tuple[SlotReader, Deriver]] = {}
+        self._slots: dict[str, _Slot] = {}
+        self._directory: tuple[int, ...] = ()
+        #: When a read found all as it was before; None after any other.
+        self._calm_at: float | None = None
+        self._namespace = pid_namespace()
         self._reported: set[tuple[str, int, str]] = set()
         self._read_errors = 0
         self._last = Snapshot()
@@ -94,45 +133,81 @@ class BoardWatch:
         self._board.check()
         directory = os.open(self._board.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            found = self._read_slots(directory)
+            same = self._is_same(directory)
+            names, foreign = list_slots(directory)
+            if same and not foreign and self._is_calm(names, directory):
+                self._calm_at = now
+                return self._last
+            found = self._read_slots(directory, names, foreign, same=same)
         finally:
             os.close(directory)
+        if self._calm_at is not None:
+            self._lives.forgotten(self._last.slots, {}, self._calm_at)
+            self._calm_at = None
         self._count(found.bad)
         return Snapshot(
             state="read",
             slots=tuple(found.slots),
-            roster=call_roster(found.slots),
+            roster=self._call_roster(found.slots),
             forgotten=self._lives.forgotten(found.slots, found.changed, now),
             unreadable=tuple(reason for _, _, reason in found.bad),
             refused=tuple(found.refused),
         )
 
-    def _read_slots(self, directory: int) -> _Found:
-        names, foreign = list_slots(directory)
+    def _is_calm(self, names: list[str], directory: int) -> bool:
+        """Whether the last read still holds, all of it: as a board of an idle engine is."""
+        last = self._last
+        if last.state != "read" or last.fault or self._reported or names != [*self._slots]:
+            return False
+        return all(slot.is_as_read(directory) for slot in self._slots.values())
+
+    def _read_slots(
+        self, directory: int, names: list[str], foreign: list[str], *, same: bool
+    ) -> _Found:
         found = _Found([], [], [], {})
         for name in foreign:
             found.bad.append((name, _inode(_look(directory, name)), "it is no slot by its name"))
         known, self._slots = self._slots, {}
         for name in names:
-            file = _look(directory, name)
-            # A file put in the place of another is another slot, whatever its name.
-            key = (name, _inode(file))
-            reader, deriver = known.get(key) or (SlotReader(name), Deriver())
-            self._slots[key] = reader, deriver
-            try:
-                view = reader.read(self._board, directory)
-            except FileNotFoundError:
-                continue  # its worker left between listing and opening
-            except (SlotError, OSError) as error:
-                found.bad.append((*key, self._reason(error)))
-                if self._is_refused(error, file):
-                    found.refused.append(self._reason(error))
-                continue
-            # A worker that has not said who it is has not attached yet; a closed one has left.
-            if view.document and not view.closed:
-                found.slots.append(deriver.observe(view))
-                found.changed[name] = file.st_mtime if file else 0.0
+            slot = known.get(name)
+            if slot is None or not (same and slot.is_as_read(directory)):
+                slot = self._read_slot(name, directory, slot, found)
+            if slot is not None:
+                self._slots[name] = slot
+                if slot.observed is not None:
+                    found.slots.append(slot.observed)
         return found
+
+    def _is_same(self, directory: int) -> bool:
+        """Whether it is the directory of the last read, and of the same owner and mode."""
+        last, self._directory = self._directory, _owned(os.fstat(directory))
+        return self._directory == last
+
+    def _read_slot(
+        self, name: str, directory: int, slot: _Slot | None, found: _Found
+    ) -> _Slot | None:
+        """Read a slot; None where its worker has left. `found` has what else is in the way."""
+        file = _look(directory, name)
+        # A file put in the place of another is another slot, whatever its name.
+        if slot is None or slot.inode != _inode(file):
+            slot = _Slot(name, _inode(file))
+        try:
+            slot.read(self._board, directory, self._namespace)
+            found.changed[name] = file.st_mtime if file else 0.0
+        except FileNotFoundError:
+            return None  # between listing and opening
+        except (SlotError, OSError) as error:
+            found.bad.append((name, slot.inode, self._reason(error)))
+            if self._is_refused(error, file):
+                found.refused.append(self._reason(error))
+        return slot
+
+    def _call_roster(self, slots: list[Observed]) -> Roster:
+        """The roster; that of the last read where nothing has changed since."""
+        last = self._last.slots
+        if len(slots) == len(last) and all(map(operator.is_, slots, last)):
+            return self._last.roster
+        return call_roster(slots)
 
     def _is_refused(self, error: Exception, file: os.stat_result | None) -> bool:
         """Whether an error hides a worker; on a shared board a stranger's file hides none."""
@@ -159,6 +234,10 @@ def _look(directory: int, name: str) -> os.stat_result | None:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except OSError:
         return None
+
+
+def _owned(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid
 
 
 def _inode(file: os.stat_result | None) -> int:

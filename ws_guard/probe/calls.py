@@ -94,14 +94,16 @@ class Row(NamedTuple):
 class Known(NamedTuple):
     """A harmless shape, for the hot path.
 
-    Its run, the same for the part in C, its ring word without the time, and the word that sums its
-    batches (0: none, its row is its own).
+    Its run, the same for the part in C, its ring word without the time, the word that sums its
+    batches (0: none, its row is its own), and where its counter and its lane's time are in memory:
+    they stay there as long as the slot.
     """
 
     run: Run
     front: Front
     ring_code: int
     sum_word: int
+    addresses: tuple[int, int]
 
 
 def whole(args: tuple[Any, ...], at: int) -> int:

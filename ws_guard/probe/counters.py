@@ -6,7 +6,6 @@ not. So the only moment to look is before a workspace's first call, in the order
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +28,8 @@ class CounterCheck:
         if workspace.is_cuda:
             self._check_on_gpu(workspace, length, found_dirty)
         elif not workspace.is_meta:
+            import ctypes  # torch has it loaded
+
             # Not by torch, whose threads a forked child has lost, and waits for.
             held = min(length, workspace.numel() * workspace.itemsize)
             if ctypes.string_at(workspace.data_ptr(), held).strip(b"\0"):

@@ -16,7 +16,7 @@ from typing import Any
 
 from .installation import install, is_installed
 from .loading import DOOR, PostImport, is_instrumented
-from .recorder import say
+from .saying import say
 
 
 def wait_for_native_module() -> PostImport:

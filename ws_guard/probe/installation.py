@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ws_guard.board import Board, BoardError, open_board
-from ws_guard.contract import Contract
 from ws_guard.settings import ON_OVERFLOW_ACTIONS, Settings, read_settings
 from ws_guard.sizing import LAYOUTS, OPS, XQA_OPS, InputError, Layout, Plan
 
-from .graph_hooks import GraphHooks
-from .instruments import Instruments
-from .parts import Parts
-from .provision import Provision, allocate
-from .recorder import Recorder, say
-from .split import Splitter
-from .verdict import judge_installation
+from .saying import say
 from .zone import ZONE_BYTES
+
+if TYPE_CHECKING:
+    from ws_guard.contract import Contract
+
+    from .graph_hooks import GraphHooks
+    from .instruments import Instruments
+    from .parts import Parts
+    from .provisions import Provision
+    from .recorder import Recorder
 
 _LABEL_LENGTH = 128
 
@@ -138,6 +140,9 @@ class Probe:
         self.verdict = ""
         if not settings.enabled:
             return
+        # Reading C++ takes modules that an import of the probe need not wait for.
+        from .verdict import judge_installation
+
         self._contract, verdict, reason = judge_installation()
         self.verdict = verdict
         if verdict == "mismatch":
@@ -163,6 +168,8 @@ class Probe:
         verdict: str,
         reason: str,
     ) -> Recorder:
+        from .recorder import Recorder
+
         layout = self._contract.layout if self._contract else None
         release = self._contract.release if self._contract else ""
         engine, rank = identity
@@ -193,6 +200,12 @@ class Probe:
         return Recorder(found, rules, ops, document, later=self._later)
 
     def _enter(self, contract: Contract, recorder: Recorder) -> None:
+        # Not where nothing is instrumented: API servers load the plugins of engines too.
+        from .graph_hooks import GraphHooks
+        from .instruments import Instruments
+        from .parts import Parts
+        from .split import Splitter
+
         # Only decode finds each row's offset by itself: see `split`.
         decode = contract.signatures.get(OPS["decode"])
         self._parts = parts = Parts.of(
@@ -260,6 +273,8 @@ class Probe:
         if self._parts is None or self._recorder is None:
             why = "uninstalled" if self._parts is not None else self.verdict or "switched off"
             raise InputError(f"provision needs a probe, nothing is instrumented here ({why})")
+        from .provisions import allocate
+
         made = allocate(plan, device, workspace_bytes, zone_bytes)
         self._parts.provisions.add(made)
         return made

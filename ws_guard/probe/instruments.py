@@ -6,9 +6,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ws_guard.contract import Contract, XqaContract, installed_xqa
 from ws_guard.sizing import XQA_OPS
 
 from .calls import NativeFunction
@@ -17,8 +16,12 @@ from .loading import DOOR, Door, PostImport, loaded_modules
 from .native_op import instrument, positions_of
 from .parts import Parts
 from .patches import Patches
-from .recorder import Recorder, say
+from .recorder import Recorder
+from .saying import say
 from .xqa_op import instrument_xqa, xqa_positions_of
+
+if TYPE_CHECKING:
+    from ws_guard.contract import Contract, XqaContract
 
 
 class Instruments:
@@ -105,6 +108,8 @@ class Instruments:
     def _xqa_contract(self) -> XqaContract:
         """Read once, and only where XQA is used."""
         if self._xqa is None:
+            from ws_guard.contract import installed_xqa
+
             self._xqa = installed_xqa()
         return self._xqa
 

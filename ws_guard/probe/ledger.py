@@ -27,7 +27,7 @@ from .graphs import GraphAccount
 from .guard import WELL, Done, Trouble
 from .hot import Front
 from .parts import Parts
-from .provision import Provision
+from .provisions import Provision
 from .recorder import Recorder
 
 #: Shapes kept in memory; beyond them every call of a new shape takes the slow way.
@@ -95,16 +95,13 @@ class Ledger:
     def follow(self, known: Known, shapes: dict[Key, Known], owner: object) -> None:
         """From now on the hot path counts calls like this one, found in `shapes`.
 
-        `owner` is the function that was called.
+        `owner` is the function that was called. A capture, tuning or another slot may have come
+        meanwhile. No other thread comes between the look and what follows: that calls no Python.
         """
-        address_of = self.recorder.slot.address_of
-        counter, moment = address_of(known.run[9]), address_of(Header.LAST_CALL + self.lane)
-        front = known.front
-        # A capture, tuning or another slot may have come meanwhile. No other thread comes between
-        # this look and the two lines below: they call no Python.
+        front, addresses = known.front, known.addresses
         if self.known is shapes:
             self.run = known.run
-            self.hot_lane.follow(owner, *front, counter, moment)
+            self.hot_lane.follow(owner, *front, *addresses)
 
     def meet(self, met: Met) -> Handling | None:
         """Record a call before it is made; returns how to make it if not as it came."""
@@ -177,7 +174,8 @@ class Ledger:
             sum_word = row.first_word + SUM_EAGER if row.folded else 0
             run = (*like, slot.words, word, slot.last_call)
             code = pack_run(0, row.number, Outcome.EAGER)
-            self._set_aside[key] = Known(run, front, code, sum_word)
+            addresses = slot.address_of(word), slot.address_of(Header.LAST_CALL + self.lane)
+            self._set_aside[key] = Known(run, front, code, sum_word, addresses)
 
     def _go_on(self, row: Row, outcome: Outcome) -> None:
         """Note a call that went well: another of the current run, or the first of a new one."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import gc
-import importlib.util
 import sys
 from collections.abc import Callable
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 DOOR = "flashinfer.jit.core"
 SPEC_NAME = "fmha_gen"
@@ -28,7 +28,7 @@ def is_instrumented(spec_name: str) -> bool:
     return spec_name == SPEC_NAME or spec_name.startswith(_XQA_SPEC_PREFIX)
 
 
-class PostImport(MetaPathFinder):
+class PostImport:
     """Calls back once a module has been imported, then steps out of the way."""
 
     def __init__(self, name: str, callback: Callable[[ModuleType], None]) -> None:
@@ -45,9 +45,11 @@ class PostImport(MetaPathFinder):
         """The spec that the other finders give, with a loader that calls back afterwards."""
         if fullname != self._name or self._searching:
             return None
+        from importlib.util import find_spec
+
         self._searching = True
         try:
-            spec = importlib.util.find_spec(fullname)
+            spec = find_spec(fullname)
         finally:
             self._searching = False
         if spec is not None and spec.loader is not None:

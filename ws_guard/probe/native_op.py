@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic, monotonic_ns
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from ws_guard.board.format import CODE_BITS, TICK_BITS
-from ws_guard.contract import Contract
 from ws_guard.sizing import HeadDims
 
 from .calls import Handling, Key, Known, Met, NativeCall, NativeFunction, whole
 from .dynamo import hide_from_dynamo
 from .hot import Front, Places, in_front_of
 from .ledger import Ledger
+
+if TYPE_CHECKING:
+    from ws_guard.contract import Contract
 
 
 class Positions(NamedTuple):
@@ -184,7 +186,7 @@ def _meeting(
 
 def count_known(ledger: Ledger, shapes: dict[Key, Known], known: Known, owner: object) -> None:
     """Count the first call of a run of a known shape; `owner` is the function that was called."""
-    run, _, code, sum_word = known
+    run, _, code, sum_word, _ = known
     words, word, times = run[-3:]
     words[word] += 1
     if sum_word:

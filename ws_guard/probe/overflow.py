@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ws_guard import sizing
 from ws_guard.sizing import DEFAULT_WORKSPACE_BYTES, Call, Layout
 
-from .calls import NativeCall
+if TYPE_CHECKING:
+    from .calls import NativeCall
 
 
 class WorkspaceOverflowError(RuntimeError):

@@ -9,7 +9,7 @@ from .counters import CounterCheck
 from .graphs import Graphs
 from .guard import Guard
 from .hygiene import Hygiene
-from .provision import Provisions
+from .provisions import Provisions
 from .recorder import Recorder
 from .split import Splitter
 from .ticker import Ticker

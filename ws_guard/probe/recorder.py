@@ -5,27 +5,19 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
-import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ws_guard.board import ACTIONS, MAX_WORKSPACES, OVERFLOW, Board, Shape, Slot, remove_dead
+from ws_guard.board import ACTIONS, MAX_WORKSPACES, OVERFLOW, Board, Shape, Slot
 from ws_guard.board.format import Header, event_word
 from ws_guard.sizing import Layout
 
-log = logging.getLogger("ws_guard")
+from .saying import say
 
 _OBSERVED = ACTIONS.index("observed")
 _LOGGED_KINDS = 100
-
-
-def say(text: str) -> None:
-    """Log a line. A handler of the engine's that raises must not harm the engine through us."""
-    with contextlib.suppress(Exception):
-        log.warning("ws_guard[%d]: %s", os.getpid(), text)
 
 
 class Recorder:
@@ -154,6 +146,8 @@ class Recorder:
             self.warn(f"not observed: {slot.problem}")
         self._publish(slot)
         if self._board is not None and slot.path is not None:
+            from ws_guard.board import remove_dead  # with the reading end, which is loaded for it
+
             # Once described, so that this worker is never missing from the board.
             identity = self._document.get("engine", ""), self._document.get("rank", "")
             remove_dead(self._board, *identity, keep=slot.path)

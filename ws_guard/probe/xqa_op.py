@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ws_guard.contract import XqaContract
 from ws_guard.sizing import XQA_SEMAPHORE_BYTES, HeadDims
 
 from .calls import Handling, Met, NativeCall, NativeFunction, whole
@@ -18,6 +17,9 @@ from .dynamo import hide_from_dynamo
 from .hot import Front, Places, in_front_of
 from .ledger import Ledger
 from .native_op import count_known
+
+if TYPE_CHECKING:
+    from ws_guard.contract import XqaContract
 
 
 class XqaPositions(NamedTuple):

@@ -29,7 +29,7 @@ class Release(NamedTuple):
     final: bool
 
 
-_VERSION = re.compile(
+_VERSION = (
     r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?:\.?(a|b|rc)\d+)?(?:\.?post\d+)?(?:[.-]?(dev)\d*)?"
     r"(?:\+[\w.]+)?"
 )
@@ -37,7 +37,7 @@ _VERSION = re.compile(
 
 def parse_release(version: str) -> Release:
     """Order a FlashInfer version; a dev build or candidate comes before its release."""
-    match = _VERSION.fullmatch(version.strip())
+    match = re.fullmatch(_VERSION, version.strip())
     if match is None:
         raise InputError(f"flashinfer must be a release such as {NEWEST_SEEN}, got {version!r}")
     major, minor, patch, candidate, dev = match.groups()

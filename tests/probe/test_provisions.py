@@ -12,7 +12,7 @@ from meetings import CONTEXT, DECODE, MIB, Meetings, OnCard, on_card
 import ws_guard
 from ws_guard import InputError, WorkspaceOverflowError
 from ws_guard.board import OVERFLOW
-from ws_guard.probe.provision import Provision, allocate
+from ws_guard.probe.provisions import Provision, allocate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

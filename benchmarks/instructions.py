@@ -1,0 +1,162 @@
+"""Instructions per native call: `python -m benchmarks.instructions [--json] [--record]`.
+
+valgrind's cachegrind counts the instructions of whole processes that differ in one loop alone, so
+that a busy machine changes nothing. What a wrapper adds to the bare call is told as a ratio to what
+a no-op wrapper adds; `--record` writes the ratios down for the test that holds them. The tensors
+are stand-ins of plain Python, which cost the same everywhere: torch would take valgrind minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+RECORD = Path(__file__).with_name("instructions.json")
+CALLS = 20_000
+#: A ratio may be so much above the recorded one.
+TOLERANCE = 0.10
+MODES = ("direct", "noop_wrapper", "probe", "probe_python")
+#: What `--record` writes and the test holds.
+RATIOS = ("probe_vs_noop", "probe_python_vs_noop")
+_REFERENCES = re.compile(r"I\s+refs:\s+([\d,]+)")
+
+
+class StandInTensor:
+    """What the probe looks at of a tensor."""
+
+    is_cuda = False
+    itemsize = 1
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+    def data_ptr(self) -> int:
+        """An address that divides by 16."""
+        return 1 << 20
+
+    def numel(self) -> int:
+        """Elements, as bytes."""
+        return 1 << 20
+
+
+def loop(mode: str, calls: int) -> None:
+    """Make so many calls in one way, after all ways were set up alike."""
+    from ws_guard.probe import hot
+
+    from .probe import WHERE, native, noop_wrapper, probe, without_extension
+
+    values: list[Any] = [None] * WHERE.arguments
+    values[WHERE.out] = StandInTensor(64, 64, 512)
+    values[WHERE.query] = StandInTensor(64, 64, 576)
+    values[WHERE.workspace] = StandInTensor(394 << 20)
+    values[6] = StandInTensor(4096)
+    values[9], values[10], values[16], values[18] = 1, 8192, 64, 2048
+    values[19], values[21] = 148, 394 << 20
+    values[28] = StandInTensor(64, 64)
+    args = tuple(values)
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        ways = {"direct": native, "noop_wrapper": noop_wrapper(native)}
+        ways["probe"] = probe(native, one)
+        with without_extension(hot):
+            ways["probe_python"] = probe(native, other)
+        for function in ways.values():
+            for _ in range(10):
+                function(*args)
+        function = ways[mode]
+        for _ in range(calls):
+            function(*args)
+
+
+def count(mode: str, calls: int) -> int:
+    """Instructions of a process that makes so many calls."""
+    done = subprocess.run(  # noqa: S603 - ourselves
+        [
+            *("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"),
+            *(sys.executable, "-m", __spec__.name if __spec__ else "benchmarks.instructions"),
+            *("--loop", mode, str(calls)),
+        ],
+        cwd=RECORD.parents[1],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = _REFERENCES.search(done.stderr)
+    if done.returncode or found is None:
+        raise RuntimeError(f"valgrind could not count: {done.stderr.strip()[-400:]}")
+    return int(found[1].replace(",", ""))
+
+
+def run() -> dict[str, float]:
+    """Instructions per call, and the ratios."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        nothing = pool.submit(count, "direct", 0)
+        totals = [pool.submit(count, mode, CALLS) for mode in MODES]
+        per_call = [(total.result() - nothing.result()) / CALLS for total in totals]
+    direct, noop, probe, python = per_call
+    return {
+        "direct_instructions": direct,
+        "noop_wrapper_instructions": noop - direct,
+        "probe_instructions": probe - direct,
+        "probe_python_instructions": python - direct,
+        "probe_vs_noop": (probe - direct) / (noop - direct),
+        "probe_python_vs_noop": (python - direct) / (noop - direct),
+    }
+
+
+def is_possible() -> bool:
+    """Whether valgrind is there."""
+    return shutil.which("valgrind") is not None
+
+
+def python_version() -> str:
+    """What the record is by: interpreters differ, and so does what they make of a call."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def recorded() -> dict[str, float] | None:
+    """The recorded ratios of this Python; None if there are none."""
+    known: dict[str, dict[str, float]] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    return known.get(python_version())
+
+
+def record(result: dict[str, float]) -> None:
+    """Write the ratios down."""
+    known = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    known[python_version()] = {name: round(result[name], 3) for name in RATIOS}
+    RECORD.write_text(json.dumps(dict(sorted(known.items())), indent=2) + "\n")
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--record", action="store_true", help="write the ratios down")
+    parser.add_argument("--loop", nargs=2, help=argparse.SUPPRESS)
+    wanted = parser.parse_args()
+    if wanted.loop:
+        loop(wanted.loop[0], int(wanted.loop[1]))
+        return
+    if not is_possible():
+        raise SystemExit("instructions: valgrind is missing: apt-get install valgrind")
+    result = run()
+    if wanted.record:
+        record(result)
+    if wanted.json:
+        print(json.dumps(result, indent=2))
+        return
+    for name, value in result.items():
+        print(f"{name:<28}{value:>10.2f}")
+
+
+if __name__ == "__main__":
+    main()

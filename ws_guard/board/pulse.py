@@ -1,0 +1,75 @@
+"""A cheap look at a slot, to tell whether it must be read again.
+
+A worker writes into the header with every call, replay, event and document. While header and file
+are as they were and the worker lives, rows, ring and document are as they were too.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from . import liveness
+from .format import LANES, Header
+
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: What stands in the header, as far as it may change: all that is in use.
+_USED_BYTES = 8 * (Header.LAST_CALL + LANES)
+_PID = struct.Struct(f"<{8 * Header.PID}xQQQ")
+#: Of a stat result: mode, inode, device, links, owner, group, size.
+_MARKS = 7
+
+
+class Pulse:
+    """What a slot was like at the last `take`."""
+
+    __slots__ = ("_file", "_header", "_name", "_pid")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._file: tuple[float, ...] = ()
+        self._header = b""
+        self._pid = 0
+
+    def take(self, directory_fd: int, own_namespace: int) -> bool:
+        """Note what the slot is like; whether it was so at the `take` before.
+
+        `own_namespace` is `liveness.pid_namespace()`. Call it before the slot is read.
+        """
+        before = self._file, self._header
+        self._file, self._header, self._pid = (), b"", 0
+        try:
+            fd = os.open(self._name, _FLAGS, dir_fd=directory_fd)
+        except OSError:
+            return False  # whoever reads it will say why
+        try:
+            file, header = os.fstat(fd)[:_MARKS], os.pread(fd, _USED_BYTES, 0)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        if len(header) == _USED_BYTES:
+            pid, start_ticks, namespace = _PID.unpack_from(header)
+            seen = start_ticks and namespace and namespace == own_namespace
+            self._file, self._header, self._pid = file, header, pid if seen else 0
+        return (self._file, self._header) == before
+
+    def is_steady(self, directory_fd: int) -> bool:
+        """Whether the slot is as it was and its worker still lives.
+
+        The process that a worker's pid belongs to is not looked at: it is the same as long as
+        somebody asks more often than pids come round.
+        """
+        try:
+            fd = os.open(self._name, _FLAGS, dir_fd=directory_fd)
+            try:
+                return (
+                    os.pread(fd, _USED_BYTES, 0) == self._header
+                    and os.fstat(fd)[:_MARKS] == self._file
+                    and liveness.is_locked(fd)
+                    and (not self._pid or liveness.exists(self._pid))
+                )
+            finally:
+                os.close(fd)
+        except OSError:
+            return False
