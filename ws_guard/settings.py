@@ -34,6 +34,7 @@ class Settings(NamedTuple):
     tls_cert: str | None
     tls_key: str | None
     basic_auth_file: str | None
+    basic_auth_probes: bool
 
 
 class SettingError(ValueError):
@@ -127,6 +128,7 @@ DECLARED: dict[str, tuple[str, _Parser, Any]] = {
     "WS_GUARD_TLS_CERT": ("tls_cert", str, None),
     "WS_GUARD_TLS_KEY": ("tls_key", str, None),
     "WS_GUARD_BASIC_AUTH_FILE": ("basic_auth_file", str, None),
+    "WS_GUARD_BASIC_AUTH_PROBES": ("basic_auth_probes", _flag, False),
 }
 
 
