@@ -18,7 +18,7 @@ from ws_guard.exporter import server as server_module
 from ws_guard.exporter.auth import BusyError, Credentials, Turnstile, credentials
 from ws_guard.exporter.doorman import HEADERS
 from ws_guard.exporter.renewal import RenewalThread
-from ws_guard.exporter.server import Exporter
+from ws_guard.exporter.server import Exporter, ServeError
 from ws_guard.exporter.users import Passwords, Users
 
 if TYPE_CHECKING:
@@ -104,6 +104,14 @@ def test_probes_are_open_unless_told_otherwise(
     closed = served(WS_GUARD_BASIC_AUTH_PROBES="1").url
     assert httpx.get(closed + path).status_code == 401
     assert httpx.get(closed + path, auth=RIGHT).status_code == 200
+
+
+def test_a_file_that_will_not_do_is_named_at_the_start(
+    settings: Callable[..., Settings], file: Path
+) -> None:
+    file.write_text("ada:plain")
+    with pytest.raises(ServeError, match=r"WS_GUARD_BASIC_AUTH_FILE=.*: line 1: its hash is not"):
+        Exporter(settings(WS_GUARD_BASIC_AUTH_FILE=str(file)))
 
 
 def test_every_spelling_of_bcrypt(served: Callable[..., Exporter], file: Path) -> None:
