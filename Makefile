@@ -26,7 +26,7 @@ DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
 
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' ws_guard/version.py)
 
-.PHONY: demo test test-vllm test-observability generated lint format bench nightly image clean
+.PHONY: demo test test-vllm test-observability generated lint format bench nightly audit image clean
 
 demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
 	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(filter-out 0 no,$(ONCE)),--once)
@@ -66,11 +66,21 @@ bench: $(VENV)/.installed-test
 	$(VENV)/bin/python -m benchmarks.scrape
 	$(VENV)/bin/python -m benchmarks.explain
 
-# What takes too long for every change: logs of 500 MB, and a fuzzer that looks for new paths.
+# What takes too long for every change: logs of 500 MB, fuzzers of logs, slots and HTTP, and a look
+# for known vulnerabilities in what the exporter brings.
 nightly: $(VENV)/.installed-test .venv-fuzz/.installed
 	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/explain
 	PYTHONPATH=. .venv-fuzz/bin/python tests/explain/fuzz_log.py -max_total_time=300 -rss_limit_mb=1024
+	$(VENV)/bin/python tests/exporter/fuzz_slots.py --inputs 1000000
+	$(VENV)/bin/python tests/exporter/fuzz_http.py --requests 20000
 	$(VENV)/bin/python -m benchmarks.explain
+	$(MAKE) audit
+
+# Of the exporter's own dependencies, as they would be installed now.
+audit: .venv-fuzz/.installed
+	$(VENV)/bin/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+	  print(*p['optional-dependencies']['exporter'], sep='\n')" > .venv-fuzz/exporter.txt
+	.venv-fuzz/bin/pip-audit --requirement .venv-fuzz/exporter.txt
 
 image:
 	docker build --tag ws-guard:$(VERSION) --build-arg VERSION=$(VERSION) \
@@ -95,7 +105,8 @@ $(VENV)/.installed-test: $(VENV)/.installed
 
 .venv-fuzz/.installed:
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check atheris
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check atheris \
+	  schemathesis pip-audit
 	touch $@
 
 # Another release of FlashInfer on top of .venv's packages: what is installed here comes first.

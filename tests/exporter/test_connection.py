@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Start: TypeAlias = Callable[..., Exporter]
 
 GET = b"GET /livez HTTP/1.1\r\nHost: exporter\r\n\r\n"
+CHUNKED = GET[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"
 CLOSING = b"GET /livez HTTP/1.1\r\nHost: exporter\r\nConnection: close\r\n\r\n"
 
 
@@ -169,6 +170,13 @@ def test_bad_requests_write_no_line(board: Board) -> None:
         for _ in range(3):
             assert ask(url, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400")
             ask(url, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n")
+            # A good request, and a body that is none: at once, and after the answer.
+            assert ask(url, CHUNKED + b"-1\r\n").startswith(b"HTTP/1.1 400")
+            with connect(url) as connection:
+                connection.sendall(CHUNKED)
+                assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+                connection.sendall(b"-1\r\n")
+                rest_of(connection)
         process.terminate()
         _, told = process.communicate(timeout=PATIENCE)
     assert (process.returncode, told) == (0, "")

@@ -11,6 +11,7 @@ import resource
 import ssl
 from typing import TYPE_CHECKING, ClassVar
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
@@ -91,6 +92,18 @@ class Connection(H11Protocol):
             super().data_received(data)
         else:
             self._early += data
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no request, unless an answer to what was one before it has begun.
+
+        Without this, either of the two answers would be a traceback in the log.
+        """
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        super().send_400_response(msg)
 
     def on_response_complete(self) -> None:
         """An exchange is over; the next one has as long."""
