@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,14 +103,30 @@ def test_one_that_is_broken_at_first_is_an_error(file: Path) -> None:
         Renewal("the file", [str(file)], number_in(file))
 
 
-def test_the_thread_looks_and_tells(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_thread_looks_and_tells(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     renewal = Renewal("the file", [str(file)], number_in(file))
     thread = RenewalThread([renewal], interval=0.001)
     thread.start()
     file.write_text("other")
     wait_until(lambda: renewal.value == "other")
     thread.stop()
-    assert capsys.readouterr().err == "ws-guard: the file was renewed\n"
+    assert capfd.readouterr().err == "ws-guard: the file was renewed\n"
+
+
+def test_the_thread_outlives_the_reader_of_its_lines(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    renewal = Renewal("the file", [str(file)], number_in(file))
+    thread = RenewalThread([renewal], interval=0.001)
+    with open(writing, "w") as broken:
+        monkeypatch.setattr("sys.stderr", broken)
+        thread.start()
+        for text in ("other", "third"):
+            file.write_text(text)
+            wait_until(lambda: renewal.value == text)  # noqa: B023 - waited for here
+        thread.stop()
 
 
 def test_without_files_there_is_no_thread() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from .lines import LineWriter
 
 _T = TypeVar("_T")
 _Marks: TypeAlias = tuple[tuple[int, ...], ...]
@@ -75,6 +76,8 @@ class RenewalThread:
     def __init__(self, renewals: Sequence[Looking], interval: float = LOOK_SECONDS) -> None:
         self._renewals = renewals
         self._interval = interval
+        # It never fails: this thread must outlive whoever reads the log.
+        self._lines = LineWriter()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -96,4 +99,4 @@ class RenewalThread:
     def _run(self) -> None:
         while not self._stopping.wait(self._interval):
             for line in filter(None, (renewal.look() for renewal in self._renewals)):
-                print(line, file=sys.stderr, flush=True)
+                self._lines.put(line)
