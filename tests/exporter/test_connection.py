@@ -172,6 +172,7 @@ def test_bad_requests_write_no_line(board: Board) -> None:
             ask(url, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n")
             # A good request, and a body that is none: at once, and after the answer.
             assert ask(url, CHUNKED + b"-1\r\n").startswith(b"HTTP/1.1 400")
+            assert ask(url, CHUNKED.replace(b"GET", b"HEAD") + b"-1\r\n") == b""
             with connect(url) as connection:
                 connection.sendall(CHUNKED)
                 assert connection.recv(65_536).startswith(b"HTTP/1.1 200")

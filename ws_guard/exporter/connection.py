@@ -94,16 +94,18 @@ class Connection(H11Protocol):
             self._early += data
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no request, unless an answer to what was one before it has begun.
+        """Answer what is no request, where there may still be an answer, and one with a body.
 
-        Without this, either of the two answers would be a traceback in the log.
+        uvicorn answers in any case, and twice where a request came before: each is a traceback.
         """
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.close()
-            return
         if self.cycle is not None:
             self.cycle.disconnected = True
-        super().send_400_response(msg)
+        state = self.conn.our_state
+        asked_for_head = state is h11.SEND_RESPONSE and self.scope["method"] == "HEAD"
+        if state in (h11.IDLE, h11.SEND_RESPONSE) and not asked_for_head:
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         """An exchange is over; the next one has as long."""
