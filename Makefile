@@ -7,6 +7,8 @@ OTHER_FLASHINFERS := 0.6.15.post1 0.7.4
 TORCH := 2.13.0
 
 VENV := .venv
+# Two tests at a time: most wait for processes that they have started.
+IN_PARALLEL := -n 2 --dist worksteal
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 OTHER_VENVS := $(OTHER_FLASHINFERS:%=.venv-flashinfer-%/.installed)
 # What FlashInfer's Python needs to be imported and its launcher to be compiled for the CPU.
@@ -27,14 +29,14 @@ DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' ws_guard/version.py)
 
 .PHONY: demo test test-vllm test-gpu test-observability generated lint format bench bench-fleet nightly \
-  image clean
+  audit image clean
 
 demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
 	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(filter-out 0 no,$(ONCE)),--once)
 
 test: $(VENV)/.installed-test $(OTHER_VENVS)
 	@sh tests/system_packages.sh
-	$(VENV)/bin/python -m pytest -m "not engine and not observability" $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -m "not engine and not observability" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 # The plugins inside real vLLM and SGLang, without a GPU: an environment of 8 GiB of its own.
 test-vllm: $(VENV)/.installed-test
@@ -81,11 +83,22 @@ bench-fleet: $(VENV)/.installed-test
 	@sh tests/system_packages.sh
 	$(VENV)/bin/python -m benchmarks.fleet
 
-# What takes too long for every change: logs of 500 MB, and a fuzzer that looks for new paths.
+# What takes too long for every change: logs of 500 MB, fuzzers of logs, slots and HTTP, and a look
+# for known vulnerabilities in what the exporter brings.
 nightly: $(VENV)/.installed-test .venv-fuzz/.installed
 	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/explain
 	PYTHONPATH=. .venv-fuzz/bin/python tests/explain/fuzz_log.py -max_total_time=300 -rss_limit_mb=1024
+	$(VENV)/bin/python tests/exporter/fuzz_slots.py --inputs 1000000
+	$(VENV)/bin/python tests/exporter/fuzz_http.py --requests 20000
 	$(VENV)/bin/python -m benchmarks.explain
+	$(MAKE) audit
+
+# Known vulnerabilities in what the exporter brings, as it would be installed now.
+audit: $(VENV)/.installed .venv-fuzz/.installed
+	$(VENV)/bin/python -c "from importlib.metadata import requires; \
+	  print(*(each.partition(';')[0] for each in requires('ws-guard') if 'exporter' in each), sep='\n')" \
+	  > .venv-fuzz/exporter.txt
+	.venv-fuzz/bin/pip-audit --strict --requirement .venv-fuzz/exporter.txt
 
 image:
 	docker build --tag ws-guard:$(VERSION) --build-arg VERSION=$(VERSION) \
@@ -110,7 +123,8 @@ $(VENV)/.installed-test: $(VENV)/.installed
 
 .venv-fuzz/.installed:
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check atheris
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check atheris \
+	  schemathesis pip-audit
 	touch $@
 
 # Another release of FlashInfer on top of .venv's packages: what is installed here comes first.

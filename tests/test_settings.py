@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +33,25 @@ def test_defaults() -> None:
 def test_every_field_is_declared_once() -> None:
     fields = [field for field, _, _ in DECLARED.values()]
     assert sorted(fields) == sorted(read_settings({})[0]._fields)
+
+
+def test_the_documented_table_is_the_real_one() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "HOW_IT_WORKS.md").read_text()
+    table = text.partition("## Settings")[2]
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("| `WS_GUARD_")]
+    told = [name for row in rows for name in re.findall(r"WS_GUARD_\w+", row[1])]
+    assert sorted(told) == sorted(DECLARED)
+
+
+def test_a_line_for_others_leaves_the_value_out() -> None:
+    """A worker's lines are read by whoever can ask the exporter."""
+    for name, (_, parse, _) in DECLARED.items():
+        if parse is not str:
+            (line,) = read_settings({name: "s3cret value"})[1]
+            assert line.startswith(f"{name} has a value that is not allowed: ")
+            assert "s3cret" not in line
+            with pytest.raises(SettingError, match="s3cret"):
+                require_settings({name: "s3cret value"})
 
 
 @pytest.mark.parametrize(

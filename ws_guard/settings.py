@@ -34,6 +34,7 @@ class Settings(NamedTuple):
     tls_cert: str | None
     tls_key: str | None
     basic_auth_file: str | None
+    basic_auth_probes: bool
 
 
 class SettingError(ValueError):
@@ -127,14 +128,22 @@ DECLARED: dict[str, tuple[str, _Parser, Any]] = {
     "WS_GUARD_TLS_CERT": ("tls_cert", str, None),
     "WS_GUARD_TLS_KEY": ("tls_key", str, None),
     "WS_GUARD_BASIC_AUTH_FILE": ("basic_auth_file", str, None),
+    "WS_GUARD_BASIC_AUTH_PROBES": ("basic_auth_probes", _flag, False),
 }
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> tuple[Settings, list[str]]:
     """The settings, with defaults in place of bad values, and one line for each bad value.
 
-    An empty value counts as not set: manifests often pass one.
+    An empty value counts as not set: manifests often pass one. The lines leave the value out: a
+    worker's are read by whoever can ask the exporter.
     """
+    settings, problems = _read(environ)
+    return settings, [f"{name} has a value that is not allowed: {why}" for name, _, why in problems]
+
+
+def _read(environ: Mapping[str, str] | None) -> tuple[Settings, list[tuple[str, str, str]]]:
+    """The settings, and (name, value, why) of each bad value; the value is not in the why."""
     environ = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     problems = []
@@ -146,14 +155,15 @@ def read_settings(environ: Mapping[str, str] | None = None) -> tuple[Settings, l
         try:
             values[field] = parse(text)
         except ValueError as error:
-            problems.append(f"{name}={text!r} is not allowed: {error}")
+            problems.append((name, text, str(error).replace(repr(text), "it")))
     values["board"] = values["board"] or default_board()
     return Settings(**values), problems
 
 
 def require_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """The settings, or a `SettingError` with the first bad value: for CLI and exporter."""
-    settings, problems = read_settings(environ)
+    settings, problems = _read(environ)
     if problems:
-        raise SettingError(problems[0])
+        name, text, why = problems[0]
+        raise SettingError(f"{name}={text!r} is not allowed: {why}")
     return settings

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 import httpx
@@ -56,10 +57,10 @@ def served(board: Board) -> Iterator[Serve]:
     """Starts the exporter as a process of its own."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(**environ: str) -> subprocess.Popen[str]:
+    def start(script: str = SERVE, **environ: str) -> subprocess.Popen[str]:
         own = {"WS_GUARD_BOARD": board.path, "WS_GUARD_LISTEN": "127.0.0.1:0"}
         process = subprocess.Popen(
-            [sys.executable, "-c", SERVE],
+            [sys.executable, "-c", script],
             env=os.environ | own | environ,
             stderr=subprocess.PIPE,
             text=True,
@@ -132,6 +133,63 @@ def test_a_hung_board_hangs_no_answer(board: Board, settings: Callable[..., Sett
     assert body["checks"][0]["state"] == "unknown"
     watch.answering.set()
     exporter.stop()
+
+
+HUNG = """
+import threading
+from ws_guard.exporter.snapshot import BoardWatch
+read = BoardWatch.read
+reads = []
+def read_once(watch):
+    if reads:
+        threading.Event().wait()
+    reads.append(1)
+    return read(watch)
+BoardWatch.read = read_once
+"""
+
+
+def test_a_process_whose_board_hangs_answers_and_ends(attach: Attach, served: Serve) -> None:
+    """The second read never comes back, as on a file system whose server is gone."""
+    attach(planned=[])
+    process = served(HUNG + SERVE)
+    url = first_line(process).split(" on ")[1].split(",")[0]
+    assert httpx.get(f"{url}/readyz").status_code == 200
+    wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 503)
+    told = httpx.get(f"{url}/health").json()["checks"][0]
+    assert (told["name"], told["state"]) == ("board_readable", "fail")
+    assert "the last good read is" in told["detail"]
+    assert httpx.get(f"{url}/livez").status_code == 200
+    assert httpx.get(f"{url}/metrics").status_code == 503
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+
+
+SLOW = """
+import sys, time
+from ws_guard.exporter import page
+render = page.render
+def slowly(*told):
+    print("asked", file=sys.stderr, flush=True)
+    time.sleep(1)
+    return render(*told)
+page.render = slowly
+"""
+
+
+def test_what_was_asked_before_the_end_is_answered(served: Serve) -> None:
+    process = served(SLOW + SERVE)
+    url = first_line(process).split(" on ")[1].split(",")[0]
+    with ThreadPoolExecutor() as pool:
+        page = pool.submit(httpx.get, url, timeout=PATIENCE)
+        assert first_line(process) == "asked\n"
+        process.send_signal(signal.SIGTERM)
+        answer = page.result(PATIENCE)
+    assert answer.status_code == 200
+    assert answer.text.rstrip().endswith("</html>")
+    assert process.wait(PATIENCE) == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -235,7 +293,6 @@ def test_both_families_are_answered(settings: Callable[..., Settings]) -> None:
 @pytest.mark.parametrize(
     ("environ", "named"),
     [
-        ({"WS_GUARD_BASIC_AUTH_FILE": "users"}, "WS_GUARD_BASIC_AUTH_FILE is not supported yet"),
         ({"WS_GUARD_TLS_CERT": "cert.pem"}, "WS_GUARD_TLS_CERT and WS_GUARD_TLS_KEY go together"),
         ({"WS_GUARD_TLS_KEY": "key.pem"}, "WS_GUARD_TLS_CERT and WS_GUARD_TLS_KEY go together"),
         (

@@ -134,7 +134,8 @@ def test_a_newer_format_is_passed_over(attach: Attach, watch: BoardWatch) -> Non
     attach().slot.words[Header.VERSION] = 2
     snapshot = watch.read()
     assert snapshot.slots == ()
-    assert snapshot.unreadable == ("it has format version 2, known is 1",)
+    told = "it has format version 2, known is 1: its worker has a newer ws-guard"
+    assert snapshot.unreadable == (told,)
 
 
 def test_a_slot_truncated_under_us(attach: Attach, watch: BoardWatch, board: Board) -> None:

@@ -1,38 +1,184 @@
-"""Serving with a certificate, and being told which file will not do."""
+"""Serving with a certificate, renewing it, and being told which file will not do."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import socket
 import ssl
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from doors import connect, exporter_process, make_pair, rest_of, unavailable, wait_until
 
+from ws_guard.exporter import server as server_module
+from ws_guard.exporter.renewal import RenewalThread
 from ws_guard.exporter.server import Exporter, ServeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ws_guard.board import Board
     from ws_guard.settings import Settings
 
+GET_LIVEZ = b"GET /livez HTTP/1.1\r\nHost: exporter\r\nConnection: close\r\n\r\n"
 
-def test_tls(settings: Callable[..., Settings], tmp_path: Path) -> None:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl is not installed")
-    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    command = f"{openssl} req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
-    command += f" -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {cert}"
-    subprocess.run(command.split(), check=True, capture_output=True)
+
+class Secret:
+    """A Secret as a kubelet mounts it: files are links into `..data`, a link to a directory."""
+
+    def __init__(self, mount: Path) -> None:
+        self._mount = mount
+        self._updates = 0
+        mount.mkdir()
+        self.cert, self.key = mount / "tls.crt", mount / "tls.key"
+        for file in (self.cert, self.key):
+            file.symlink_to(Path("..data", file.name))
+
+    def update(self, name: str, key_of: Path | None = None) -> Path:
+        """A new pair takes the place of the old one at once; `key_of` brings another's key."""
+        self._updates += 1
+        folder = self._mount / f"..2026_{self._updates}"
+        folder.mkdir()
+        make_pair(folder, name)
+        if key_of is not None:
+            shutil.copy(key_of / "tls.key", folder)
+        link = self._mount / "..data_tmp"
+        link.symlink_to(folder.name)
+        link.replace(self._mount / "..data")
+        return folder
+
+
+def served_name(url: str) -> str:
+    """The common name in the certificate that a new connection is shown."""
+    trusting_all = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting_all.check_hostname = False
+    trusting_all.verify_mode = ssl.CERT_NONE
+    with trusting_all.wrap_socket(connect(url)) as connection:
+        connection.sendall(GET_LIVEZ)
+        assert rest_of(connection).startswith(b"HTTP/1.1 200 OK\r\n")
+        certificate = ssl.DER_cert_to_PEM_cert(connection.getpeercert(binary_form=True) or b"")
+    command = ["openssl", "x509", "-noout", "-subject", "-nameopt", "multiline"]
+    done = subprocess.run(command, input=certificate, capture_output=True, text=True, check=True)
+    return done.stdout.rpartition("= ")[2].strip()
+
+
+def hello(url: str, version: bytes) -> bytes:
+    """What comes back for a client's hello of this version and no later one."""
+    ciphers = b"\xc0\x2b\xc0\x09\xc0\x0a"  # ECDSA with AES, as TLS 1.2 and before have it
+    body = version + b"r" * 32 + b"\0" + len(ciphers).to_bytes(2, "big") + ciphers + b"\x01\0"
+    # Extensions: signed by ECDSA with SHA-256, on the curve P-256.
+    body += b"\0\x10" + b"\0\x0d\0\x04\0\x02\x04\x03" + b"\0\x0a\0\x04\0\x02\0\x17"
+    message = b"\x01" + len(body).to_bytes(3, "big") + body
+    with connect(url) as connection:
+        connection.sendall(b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message)
+        with suppress(ConnectionError):
+            return connection.recv(4096)
+        return b""
+
+
+def test_a_client_that_trusts_the_certificate_is_served(
+    settings: Callable[..., Settings], tmp_path: Path
+) -> None:
+    cert, key = make_pair(tmp_path, "exporter")
     exporter = Exporter(settings(WS_GUARD_TLS_CERT=str(cert), WS_GUARD_TLS_KEY=str(key)))
     exporter.start()
     assert exporter.url.startswith("https://127.0.0.1:")
     trusting = ssl.create_default_context(cafile=str(cert))
-    assert httpx.get(f"{exporter.url}/livez", verify=trusting).status_code == 200
+    with httpx.Client(verify=trusting) as client:
+        for _ in range(3):
+            assert client.get(f"{exporter.url}/livez").status_code == 200
+        assert len(client.get(f"{exporter.url}/metrics").text) > 1_000
+    exporter.stop()
+
+
+def test_old_versions_of_tls_and_plain_http_are_not_spoken(
+    settings: Callable[..., Settings], tmp_path: Path
+) -> None:
+    cert, key = make_pair(tmp_path, "exporter")
+    exporter = Exporter(settings(WS_GUARD_TLS_CERT=str(cert), WS_GUARD_TLS_KEY=str(key)))
+    exporter.start()
+    with connect(exporter.url) as plain:
+        plain.sendall(GET_LIVEZ)
+        assert b"HTTP" not in rest_of(plain)
+    # An answer's record has type 22, a server's hello: to TLS 1.2, but not to what came before.
+    assert hello(exporter.url, b"\x03\x03")[:1] == b"\x16"
+    for version in (b"\x03\0", b"\x03\x01", b"\x03\x02"):
+        assert hello(exporter.url, version)[:1] != b"\x16"
+    assert served_name(exporter.url) == "exporter"
+    exporter.stop()
+
+
+def test_a_secret_that_the_kubelet_renews(board: Board, tmp_path: Path) -> None:
+    secret = Secret(tmp_path / "secret")
+    first = secret.update("first")
+    environ = {
+        "WS_GUARD_BOARD": board.path,
+        "WS_GUARD_TLS_CERT": str(secret.cert),
+        "WS_GUARD_TLS_KEY": str(secret.key),
+    }
+    with exporter_process(environ) as (process, url):
+        assert served_name(url) == "first"
+        assert process.stderr
+        # One that stays open is not disturbed by what follows.
+        with httpx.Client(verify=ssl.create_default_context(cafile=first / "tls.crt")) as client:
+            assert client.get(f"{url}/livez").status_code == 200
+            secret.update("second")
+            assert process.stderr.readline() == "ws-guard: the certificate was renewed\n"
+            assert served_name(url) == "second"
+            assert client.get(f"{url}/livez").status_code == 200
+
+        secret.update("broken", key_of=first)
+        told = f"ws-guard: WS_GUARD_TLS_KEY={secret.key}: it is not the key of {secret.cert}; "
+        told += "set WS_GUARD_TLS_CERT and WS_GUARD_TLS_KEY to a pair; "
+        told += "the certificate from before stays in use\n"
+        assert process.stderr.readline() == told
+        assert served_name(url) == "second"
+
+        secret.update("third")
+        assert process.stderr.readline() == "ws-guard: the certificate was renewed\n"
+        assert served_name(url) == "third"
+
+
+def test_another_kind_of_key_takes_the_place_of_the_old_one(
+    settings: Callable[..., Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenSSL keeps a certificate for each kind in one context; the old one must be gone."""
+    cert, key = make_pair(tmp_path, "elliptic")
+    monkeypatch.setattr(
+        server_module, "RenewalThread", lambda renewals: RenewalThread(renewals, interval=0.01)
+    )
+    exporter = Exporter(settings(WS_GUARD_TLS_CERT=str(cert), WS_GUARD_TLS_KEY=str(key)))
+    exporter.start()
+    assert served_name(exporter.url) == "elliptic"
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=rsa -keyout {key}"
+    subprocess.run([*command.split(), "-out", str(cert)], check=True, capture_output=True)
+    wait_until(lambda: served_name(exporter.url) == "rsa")
+    exporter.stop()
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/1.0\r\n\r\n", bytes(4096)],
+)
+def test_a_handshake_that_goes_wrong_leaves_nothing_open(
+    settings: Callable[..., Settings], tmp_path: Path, greeting: bytes
+) -> None:
+    cert, key = make_pair(tmp_path, "exporter")
+    exporter = Exporter(settings(WS_GUARD_TLS_CERT=str(cert), WS_GUARD_TLS_KEY=str(key)))
+    exporter.start()
+    lobby = exporter._server.config.http_protocol_class.lobby  # type: ignore[union-attr]
+    with connect(exporter.url) as connection:
+        connection.sendall(greeting)
+        wait_until(lambda: bool(lobby._open) or bool(greeting))
+        connection.shutdown(socket.SHUT_WR)
+        rest_of(connection)
+    wait_until(lambda: not lobby._open)
+    assert served_name(exporter.url) == "exporter"
     exporter.stop()
 
 
@@ -41,7 +187,7 @@ def test_tls_files_that_do_not_do_are_named(
 ) -> None:
     openssl = shutil.which("openssl")
     if openssl is None:
-        pytest.skip("openssl is not installed")
+        unavailable("openssl is not installed")
     key, cert, other, locked = (tmp_path / f"{name}.pem" for name in ("k", "c", "o", "l"))
     for command in (
         f"req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -keyout {key} -out {cert}",

@@ -8,13 +8,14 @@ from .directory import Board, BoardError, open_board
 from .format import ACTIONS, MAX_WORKSPACES, OVERFLOW, OVERRUN, Outcome, Shape
 
 if TYPE_CHECKING:
-    from .reader import LastCall, Row, SlotError, SlotReader, SlotView, list_slots
+    from .reader import OTHER_FORMAT, LastCall, Row, SlotError, SlotReader, SlotView, list_slots
     from .tidy import remove_dead
     from .writer import Slot
 
 __all__ = [
     "ACTIONS",
     "MAX_WORKSPACES",
+    "OTHER_FORMAT",
     "OVERFLOW",
     "OVERRUN",
     "Board",

@@ -46,6 +46,9 @@ from .format import (
     unpack_shape,
 )
 
+#: How the reason begins where a slot is of another version of the format.
+OTHER_FORMAT = "it has format version"
+
 _MAX_SECONDS = 1e10
 
 
@@ -270,10 +273,15 @@ def _header(fd: int) -> memoryview:
     if header[Header.MAGIC] != MAGIC:
         raise SlotError("it is not a slot")
     if header[Header.VERSION] != VERSION:
-        raise SlotError(f"it has format version {header[Header.VERSION]}, known is {VERSION}")
+        raise SlotError(_other_format(header[Header.VERSION]))
     if header[Header.SLOT_BYTES] != SLOT_BYTES:
         raise SlotError(f"its header speaks of {header[Header.SLOT_BYTES]} bytes")
     return header
+
+
+def _other_format(version: int) -> str:
+    age = "a newer" if version > VERSION else "an older"
+    return f"{OTHER_FORMAT} {version}, known is {VERSION}: its worker has {age} ws-guard"
 
 
 def _pread(fd: int, offset: int, length: int) -> bytes:

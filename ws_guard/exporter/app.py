@@ -15,12 +15,15 @@ from ws_guard.settings import Settings
 from ws_guard.version import __version__
 
 from . import page
+from .auth import PROBES, BasicAuth
 from .checks import examine
 from .collector import board_registry
 from .doorman import Doorman
 from .model import Calls, Check, Health, Workers
 from .negotiation import encoder
 from .refresh import Refresher, board_refresher
+from .renewal import Renewal
+from .users import Users
 
 _Responses: TypeAlias = dict[int | str, dict[str, Any]]
 _Label = Annotated[str, Query(min_length=1, max_length=128)]
@@ -29,8 +32,10 @@ _NOT_READY: _Responses = {503: {"model": Health, "description": "A check fails."
 _PLAIN: dict[str, Any] = {"content": {"text/plain": {}}}
 
 
-def create_app(settings: Settings, refresher: Refresher | None = None) -> FastAPI:
-    """The exporter over the board of the settings.
+def create_app(
+    settings: Settings, refresher: Refresher | None = None, users: Renewal[Users] | None = None
+) -> FastAPI:
+    """The exporter over the board of the settings; with `users`, for them alone.
 
     The refresher's thread lives as long as the application; `BoardError` if the settings name a
     group that does not exist.
@@ -54,6 +59,10 @@ def create_app(settings: Settings, refresher: Refresher | None = None) -> FastAP
         # A scraper that does not follow redirects must not take one for an answer.
         redirect_slashes=False,
     )
+    if users is not None:
+        open_paths = frozenset() if settings.basic_auth_probes else PROBES
+        app.add_middleware(BasicAuth, users=users, open_paths=open_paths)
+    # Added last, it is outermost: a refusal has the headers as well.
     app.add_middleware(Doorman, content_security_policy=page.CONTENT_SECURITY_POLICY)
     _add_probes(app, settings, refresher)
     _add_metrics(app, settings, refresher)

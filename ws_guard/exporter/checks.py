@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
+from ws_guard.board import OTHER_FORMAT
 from ws_guard.settings import Settings
 
 from .derive import Observed
@@ -40,9 +41,18 @@ def _board_readable(snapshot: Snapshot, _: Settings) -> _Verdict:
     if snapshot.refused:
         return "fail", _refusal(snapshot.refused)
     if snapshot.unreadable:
-        count, reasons = len(snapshot.unreadable), sorted(set(snapshot.unreadable))
-        return "ok", f"{_files(count)} on the board passed over: {_short(reasons)}"
+        return _passed_over(snapshot.unreadable)
     return "ok", ""
+
+
+def _passed_over(reasons: tuple[str, ...]) -> _Verdict:
+    """Files that are no slots harm nobody; a slot of another format hides a worker from us."""
+    others = sorted({reason for reason in reasons if reason.startswith(OTHER_FORMAT)})
+    rest = sorted(set(reasons).difference(others))
+    told = f"{_files(len(reasons))} on the board passed over: {_short([*others, *rest])}"
+    if not others:
+        return "ok", told
+    return "warn", f"{told}; give exporter and workers the same ws-guard, and remove what is left"
 
 
 def _refusal(reasons: tuple[str, ...]) -> str:

@@ -32,7 +32,7 @@ OTHER = "other"
 
 _MAX_OPS = 8
 _MAX_LINES = 16
-_LABEL_CHARS, _LINE_CHARS = 128, 400
+_LABEL_CHARS, _LINE_CHARS, _MOST_PATH_CHARS = 128, 400, 4096
 _INT64_MAX = (1 << 63) - 1
 _MAX_WORKERS = 1 << 16
 _MAX_SECONDS = 1e12
@@ -88,14 +88,22 @@ def parse_document(told: Mapping[str, Any]) -> Document:
     )
 
 
-def _text(value: object, most: int = _LABEL_CHARS) -> str:
+def _printable(value: object, most: int) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return ""
     return "".join(c if c.isprintable() else "?" for c in str(value)[:most])
 
 
+def _text(value: object) -> str:
+    """A name; of a path, as engines call a model after its directory, the last part."""
+    text = _printable(value, _MOST_PATH_CHARS)
+    if text.startswith("/"):
+        text = text.rstrip("/").rpartition("/")[2]
+    return text[:_LABEL_CHARS]
+
+
 def _line(value: object) -> str:
-    return _PATH.sub("(path)", _text(value, _LINE_CHARS))
+    return _PATH.sub("(path)", _printable(value, _LINE_CHARS))
 
 
 def _whole(value: object, *, least: int = 0, most: int = _INT64_MAX) -> int | None:

@@ -17,12 +17,19 @@ from ws_guard.board import BoardError
 from ws_guard.settings import SettingError, Settings, parse_listen
 
 from .app import create_app
+from .auth import users_of
+from .connection import connection_class, raise_file_limit
 from .refresh import Refresher
-from .tls import TlsError, check_tls
+from .renewal import Renewal, RenewalThread
+from .tls import Certificate
+from .users import Users
 
 _DRAIN_SECONDS = 3
 _MORE_ATTEMPTS = 7
-_BACKLOG = 128
+_BACKLOG = 512
+_KEEP_ALIVE_SECONDS = 5
+#: A request's line and headers together.
+_MOST_HEADER_BYTES = 16_384
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what to call instead
 
 
@@ -67,7 +74,10 @@ class Exporter:
         self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
         self._settings = settings
-        self._server = _Server(_config(settings, refresher))
+        certificate, users = _certificate(settings), _users(settings)
+        renewals = [one for one in (certificate and certificate.renewal, users) if one]
+        self._renewals = RenewalThread(renewals)
+        self._server = _Server(_config(settings, refresher, certificate, users))
 
     @property
     def url(self) -> str:
@@ -87,14 +97,12 @@ class Exporter:
         where = self._url(host, port)
         print(f"ws-guard exporter on {where}, board {self._settings.board}", file=sys.stderr)
         with _ending_on_signal(self._server):
-            self._server.run(self._sockets)
+            self._serve()
 
     def start(self) -> None:
         """Serve from a thread of its own. The address is taken when this returns."""
         self.bind()
-        self._thread = threading.Thread(
-            target=self._server.run, args=(self._sockets,), name="ws-guard-exporter", daemon=True
-        )
+        self._thread = threading.Thread(target=self._serve, name="ws-guard-exporter", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -104,6 +112,13 @@ class Exporter:
             self._thread.join()
             self._thread = None
 
+    def _serve(self) -> None:
+        self._renewals.start()
+        try:
+            self._server.run(self._sockets)
+        finally:
+            self._renewals.stop()
+
     def _url(self, host: str, port: int) -> str:
         scheme = "https" if self._settings.tls_cert else "http"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -111,6 +126,7 @@ class Exporter:
 
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; 0 then. `ServeError` before it begins."""
+    raise_file_limit()
     Exporter(settings).run()
     return 0
 
@@ -163,41 +179,57 @@ def _bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _config(settings: Settings, refresher: Refresher | None) -> uvicorn.Config:
-    if settings.basic_auth_file:
-        raise ServeError("WS_GUARD_BASIC_AUTH_FILE is not supported yet; unset it")
-    if bool(settings.tls_cert) != bool(settings.tls_key):
-        raise ServeError("WS_GUARD_TLS_CERT and WS_GUARD_TLS_KEY go together; set both or none")
+def _config(
+    settings: Settings,
+    refresher: Refresher | None,
+    certificate: Certificate | None,
+    users: Renewal[Users] | None,
+) -> uvicorn.Config:
     try:
-        app = create_app(settings, refresher)
+        app = create_app(settings, refresher, users)
     except BoardError as error:
         raise ServeError(str(error)) from None
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=connection_class(certificate),
         ws="none",
         loop="asyncio",
         lifespan="on",
         access_log=False,
         log_config=None,
+        # It writes a line for each bad request: strangers must not fill a log that perhaps nobody
+        # reads.
+        log_level="error",
         server_header=False,
         # By the doorman: uvicorn would wake every second to know the date.
         date_header=False,
         proxy_headers=False,
+        backlog=_BACKLOG,
+        h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_DRAIN_SECONDS,
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
     )
-    if settings.tls_cert and settings.tls_key:
-        _check_tls(settings.tls_cert, settings.tls_key)
     config.load()
     return config
 
 
-def _check_tls(cert: str, key: str) -> None:
+def _certificate(settings: Settings) -> Certificate | None:
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        raise ServeError("WS_GUARD_TLS_CERT and WS_GUARD_TLS_KEY go together; set both or none")
+    if not settings.tls_cert or not settings.tls_key:
+        return None
     try:
-        check_tls(cert, key)
-    except TlsError as error:
+        return Certificate(settings.tls_cert, settings.tls_key)
+    except ValueError as error:
+        raise ServeError(str(error)) from None
+
+
+def _users(settings: Settings) -> Renewal[Users] | None:
+    if not settings.basic_auth_file:
+        return None
+    try:
+        return users_of(settings.basic_auth_file)
+    except ValueError as error:
         raise ServeError(str(error)) from None
 
 

@@ -1,0 +1,322 @@
+"""Basic authentication, with real bcrypt and over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import httpx
+import pytest
+from doors import PASSWORD, PATIENCE, unavailable, wait_until
+from slot_worker import ROUTES, SlotWorker
+
+from ws_guard.exporter import auth
+from ws_guard.exporter import server as server_module
+from ws_guard.exporter.auth import BusyError, Credentials, Turnstile, credentials
+from ws_guard.exporter.doorman import HEADERS
+from ws_guard.exporter.renewal import RenewalThread
+from ws_guard.exporter.server import Exporter, ServeError
+from ws_guard.exporter.users import Passwords, Users
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ws_guard.settings import Settings
+
+    Attach: TypeAlias = Callable[..., SlotWorker]
+
+try:
+    import bcrypt
+except ImportError:
+    bcrypt = None  # type: ignore[assignment]
+
+RIGHT = ("scraper", PASSWORD)
+PROBES = ("/livez", "/readyz", "/readyz?verbose")
+OTHERS = [route for route in ROUTES if route not in PROBES]
+
+
+@pytest.fixture(autouse=True)
+def _real() -> None:
+    if bcrypt is None:
+        unavailable("bcrypt is not installed")
+
+
+def hashed(password: str = PASSWORD, cost: int = 4) -> bytes:
+    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(cost))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "users"
+    path.write_bytes(b"scraper:" + hashed() + b"\n")
+    return path
+
+
+@pytest.fixture
+def served(
+    settings: Callable[..., Settings], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Exporter]]:
+    """Starts exporters that look at the file all the time."""
+    monkeypatch.setattr(
+        server_module, "RenewalThread", lambda renewals: RenewalThread(renewals, interval=0.01)
+    )
+    started: list[Exporter] = []
+
+    def start(**environ: str) -> Exporter:
+        started.append(Exporter(settings(WS_GUARD_BASIC_AUTH_FILE=str(file), **environ)))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for exporter in started:
+        exporter.stop()
+
+
+@pytest.mark.parametrize(
+    "path", [*OTHERS, "/nowhere", "/livez/", "//livez", "/livez%2F..%2Fmetrics"]
+)
+def test_nothing_but_the_probes_is_open(
+    attach: Attach, served: Callable[..., Exporter], path: str
+) -> None:
+    attach(planned=[])
+    url = served().url
+    refused = httpx.get(url + path)
+    assert refused.status_code == 401
+    assert refused.text == "a user and a password are needed\n"
+    assert refused.headers["www-authenticate"] == 'Basic realm="ws_guard", charset="UTF-8"'
+    assert refused.headers["cache-control"] == HEADERS["Cache-Control"]
+    assert httpx.head(url + path).status_code == 401
+    wrong = httpx.get(url + path, auth=("scraper", "Secret"))
+    assert (wrong.status_code, wrong.text) == (401, refused.text)
+    admitted = httpx.get(url + path, auth=RIGHT).status_code
+    assert admitted == (200 if path in OTHERS else 404)
+
+
+@pytest.mark.parametrize("path", PROBES)
+def test_probes_are_open_unless_told_otherwise(
+    attach: Attach, served: Callable[..., Exporter], path: str
+) -> None:
+    attach()
+    assert httpx.get(served().url + path).status_code == 200
+    closed = served(WS_GUARD_BASIC_AUTH_PROBES="1").url
+    assert httpx.get(closed + path).status_code == 401
+    assert httpx.get(closed + path, auth=RIGHT).status_code == 200
+
+
+def test_a_file_that_will_not_do_is_named_at_the_start(
+    settings: Callable[..., Settings], file: Path
+) -> None:
+    file.write_text("ada:plain")
+    with pytest.raises(ServeError, match=r"WS_GUARD_BASIC_AUTH_FILE=.*: line 1: its hash is not"):
+        Exporter(settings(WS_GUARD_BASIC_AUTH_FILE=str(file)))
+
+
+def test_every_spelling_of_bcrypt(served: Callable[..., Exporter], file: Path) -> None:
+    """htpasswd writes $2y$, older programs $2a$; the hash is the same."""
+    tail = hashed()[3:]
+    file.write_bytes(b"".join(b"%b:$2%b%b\n" % (v, v, tail) for v in (b"a", b"b", b"y")))
+    url = served().url
+    for version in "aby":
+        assert httpx.get(f"{url}/health", auth=(version, PASSWORD)).status_code != 401
+
+
+def test_users_are_renewed_with_their_file(served: Callable[..., Exporter], file: Path) -> None:
+    url = f"{served().url}/metrics"
+
+    def status(user: str, password: str) -> int:
+        return httpx.get(url, auth=(user, password)).status_code
+
+    assert (status(*RIGHT), status("ada", "other")) == (200, 401)
+    new = file.with_name("new")
+    new.write_bytes(b"ada:" + hashed("other") + b"\n")
+    new.replace(file)
+    # The right password of before is remembered no longer.
+    wait_until(lambda: status("ada", "other") == 200)
+    assert status(*RIGHT) == 401
+    file.write_text("broken")
+    wait_until(lambda: status("ada", "other") == 200)
+
+
+@pytest.mark.parametrize("password", ["ü" * 30, "x" * 100, "a:b:c", ""])
+def test_passwords_of_every_kind(
+    served: Callable[..., Exporter], file: Path, password: str
+) -> None:
+    """bcrypt heeds 72 bytes, and htpasswd hashes no more."""
+    file.write_bytes(b"ada:" + bcrypt.hashpw(password.encode()[:72], bcrypt.gensalt(4)) + b"\n")
+    url = f"{served().url}/metrics"
+    assert httpx.get(url, auth=("ada", password)).status_code == 200
+    assert httpx.get(url, auth=("ada", "~" + password)).status_code == 401
+
+
+def basic(text: bytes) -> str:
+    return "Basic " + base64.b64encode(text).decode()
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ([basic(b"ada:secret")], Credentials("ada", b"secret")),
+        (["bAsIc   YWRhOg=="], Credentials("ada", b"")),
+        ([basic(b"ada:a:b")], Credentials("ada", b"a:b")),
+        ([basic("ü:ä".encode())], Credentials("ü", "ä".encode())),
+        ([basic(b"ada:\xff")], Credentials("ada", b"\xff")),
+        ([basic(b"\xff:x")], None),
+        ([basic(b"ada")], None),
+        (["Basic"], None),
+        (["Basic !!!!"], None),
+        (["Basic YWRhOg"], None),
+        (["Basic ü"], None),
+        (["Bearer YWRhOg=="], None),
+        ([], None),
+        ([basic(b"ada:x"), basic(b"ada:y")], None),
+    ],
+)
+def test_credentials(headers: list[str], told: Credentials | None) -> None:
+    assert credentials(headers) == told
+
+
+# -- what a check costs -------------------------------------------------------------------------
+
+
+class CountingPasswords(Passwords):
+    """Counts bcrypt's work, and keeps the costs that it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.costs: list[int] = []
+        real = self._matches
+
+        def matches(password: bytes, hashed: bytes) -> bool:
+            self.costs.append(int(hashed[4:6]))
+            return real(password, hashed)
+
+        self._matches = matches
+
+
+def test_every_wrong_answer_costs_one_check() -> None:
+    """Known or not, with a password that cannot be right or one that is some other user's."""
+    passwords = CountingPasswords()
+    users = Users({"ada": hashed(cost=5)})
+    for user, password in (
+        ("ada", b"wrong"),
+        ("ada", b"\0"),
+        ("ada", b"x" * 100),
+        ("eve", b"wrong"),
+        ("eve", PASSWORD.encode()),
+        ("", b""),
+    ):
+        assert not passwords.check(users, user, password)
+    assert passwords.costs == [5] * 6
+
+
+def test_a_nul_cuts_no_password_short() -> None:
+    users = Users({"ada": hashed("secret?")})
+    assert Passwords().check(users, "ada", b"secret?")
+    assert not Passwords().check(users, "ada", b"secret\0")
+
+
+def test_an_unknown_user_costs_the_same_each_time_and_all_together_what_the_known_do() -> None:
+    passwords = CountingPasswords()
+    users = Users({"ada": hashed(cost=4), "bob": hashed(cost=5)})
+    names = [f"eve{number}" for number in range(40)]
+    for name in names:
+        passwords.check(users, name, b"x")
+    first = passwords.costs[:]
+    for name in names:
+        passwords.check(users, name, b"x")
+    assert passwords.costs == first * 2
+    # Both sides of a fair coin in 40 throws, but for one case in 2^39.
+    assert set(first) == {4, 5}
+
+
+def test_a_right_password_is_checked_once() -> None:
+    passwords = CountingPasswords()
+    users = Users({"ada": hashed()})
+    assert not passwords.remembered(users, "ada", PASSWORD.encode())
+    assert passwords.check(users, "ada", PASSWORD.encode())
+    assert passwords.remembered(users, "ada", PASSWORD.encode())
+    assert not passwords.remembered(users, "ada", b"other")
+    assert not passwords.remembered(Users({"ada": hashed()}), "ada", PASSWORD.encode()), "new salt"
+    assert not passwords.remembered(Users({"bob": hashed()}), "ada", PASSWORD.encode())
+    assert PASSWORD not in repr(vars(passwords)), "what is kept is a keyed hash"
+
+
+class SlowPasswords:
+    """Stands in for bcrypt where its turns are what matters."""
+
+    def __init__(self) -> None:
+        self.running = self.most_running = self.checked = 0
+        self.go = threading.Event()
+
+    def remembered(self, _users: Users, user: str, _password: bytes) -> bool:
+        return user == "known"
+
+    def check(self, _users: Users, user: str, _password: bytes) -> bool:
+        self.running += 1
+        self.checked += 1
+        self.most_running = max(self.most_running, self.running)
+        self.go.wait(PATIENCE)
+        self.running -= 1
+        return user == "right"
+
+
+def test_wrong_passwords_wait_in_line_and_right_ones_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth, "WAIT_SECONDS", PATIENCE)
+    passwords: Any = SlowPasswords()
+
+    async def play() -> list[object]:
+        turnstile = Turnstile(passwords, clock=lambda: 0.0)
+
+        def admits(user: str) -> asyncio.Task[bool]:
+            return asyncio.create_task(turnstile.admits(Users({}), Credentials(user, b"")))
+
+        waiting = [admits("wrong")]
+        while not passwords.running:
+            await asyncio.sleep(0.001)
+        waiting += [admits("wrong") for _ in range(auth.MOST_WAITING)]
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError):
+            await admits("right")
+        assert await admits("known")
+        passwords.go.set()
+        return await asyncio.gather(*waiting)
+
+    assert asyncio.run(play()) == [False] * 9
+    assert (passwords.checked, passwords.most_running) == (9, 1)
+
+
+def test_after_a_wrong_password_nothing_is_checked_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A check of 1 s is followed by a rest of 4 s: a fifth of one core at most."""
+    monkeypatch.setattr(auth, "WAIT_SECONDS", 0.01)
+    passwords: Any = SlowPasswords()
+    passwords.go.set()
+    now = iter([10.0, 10.0, 11.0, 14.9, 15.0, 15.0, 99.0, 99.0, 99.0, 99.0])
+
+    async def play() -> None:
+        turnstile = Turnstile(passwords, clock=lambda: next(now))
+        told = Credentials("wrong", b"")
+        assert not await turnstile.admits(Users({}), told)
+        with pytest.raises(BusyError):
+            await turnstile.admits(Users({}), told)
+        assert passwords.checked == 1
+        assert await turnstile.admits(Users({}), Credentials("right", b""))
+        # A right one is followed by no rest.
+        assert await turnstile.admits(Users({}), Credentials("right", b""))
+
+    asyncio.run(play())
+
+
+def test_who_comes_too_often_is_told_so(
+    served: Callable[..., Exporter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "MOST_WAITING", 0)
+    url = served().url
+    answer = httpx.get(f"{url}/metrics", auth=RIGHT)
+    assert (answer.status_code, answer.text) == (429, "too many tries\n")
+    assert answer.headers["retry-after"] == "2"
+    assert httpx.get(f"{url}/livez").status_code == 200
