@@ -191,6 +191,17 @@ def test_no_counter_is_looked_at_while_a_graph_is_captured(meet: Meet) -> None:
     assert meetings.warnings == []
 
 
+def test_no_counter_is_looked_at_while_another_thread_captures(meet: Meet) -> None:
+    # The look takes pinned memory, which ends a capture in the default mode, whoever's it is.
+    meetings, buffer = meet("B"), zeroed()
+    buffer[0] = 1
+    meetings.parts.graphs.is_capturing = lambda: False
+    with meetings.capture():
+        meetings.stream = "elsewhere"
+        meetings.call(buffer)
+    assert meetings.warnings == []
+
+
 def test_a_failure_in_here_leaves_the_account_whole(
     meet: Meet, slot: Callable[[], SlotView], monkeypatch: pytest.MonkeyPatch
 ) -> None:
