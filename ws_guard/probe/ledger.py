@@ -82,9 +82,11 @@ class Ledger:
 
     def _pause(self) -> None:
         """While a graph is captured, or FlashInfer tunes, every call comes here."""
-        paused = self._parts.graphs.capturing or self._parts.tuning.active
-        self.known = {} if paused else self._set_aside
-        self.end_run()
+        # One may begin in another thread while the end of the other is told in this one.
+        with self.recorder.lock:
+            paused = self._parts.graphs.capturing or self._parts.tuning.active
+            self.known = {} if paused else self._set_aside
+            self.end_run()
 
     def end_run(self) -> None:
         """Have the next call looked up, whatever it is like."""
@@ -99,12 +101,13 @@ class Ledger:
         """
         address_of = self.recorder.slot.address_of
         counter, moment = address_of(known.run[9]), address_of(Header.LAST_CALL + self.lane)
-        front = known.front
+        follow, arguments = self.hot_lane.follow, (owner, *known.front, counter, moment)
         # A capture, tuning or another slot may have come meanwhile. No other thread comes between
-        # this look and the two lines below: they call no Python.
+        # this look and the two lines below: they call no Python, and make nothing that the garbage
+        # collector counts (up to Python 3.11 it runs finalizers right there).
         if self.known is shapes:
             self.run = known.run
-            self.hot_lane.follow(owner, *front, counter, moment)
+            follow(*arguments)
 
     def meet(self, met: Met) -> Handling | None:
         """Record a call before it is made; returns how to make it if not as it came."""
