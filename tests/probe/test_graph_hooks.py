@@ -78,6 +78,30 @@ def test_wrapper_of_another_stays() -> None:
 
 
 @patched
+def test_wrapper_of_another_may_have_any_name() -> None:
+    """Somebody has wrapped `replay` before us, and has not said that it is `replay`."""
+    with stage() as at:
+        at.hooks.leave()
+        torchs = at.module.CUDAGraph.replay
+
+        def theirs(graph: Any) -> None:
+            torchs(graph)
+
+        at.module.CUDAGraph.replay = theirs
+        at.hooks.enter()
+        graph = at.graph()
+        with at.capture(graph):
+            at.call(16)
+        for _ in range(3):
+            graph.replay()
+        assert graph.launches == 3
+        assert at.counts("captured", "replayed") == {16: (1, 3)}
+        at.hooks.leave()
+        assert at.module.CUDAGraph.replay is theirs
+        assert theirs.__name__ not in vars(at.module.CUDAGraph)
+
+
+@patched
 def test_arguments_and_results_pass_through() -> None:
     with stage() as at:
         graph = at.graph()

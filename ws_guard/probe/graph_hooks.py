@@ -23,6 +23,8 @@ _HOOKS = (
     "register_graph_capture_end_hook",
     "register_graph_replay_start_hook",
 )
+#: What is wrapped where there are no hooks.
+_METHODS = ("capture_begin", "capture_end", "replay")
 
 
 class GraphHooks:
@@ -76,9 +78,7 @@ class GraphHooks:
 
     def _wrap(self, graph_class: Any) -> None:  # noqa: ANN401 - torch.cuda.CUDAGraph
         graphs = self._graphs
-        begin, end, launch = (
-            vars(graph_class)[name] for name in ("capture_begin", "capture_end", "replay")
-        )
+        begin, end, launch = (vars(graph_class)[name] for name in _METHODS)
 
         @functools.wraps(begin)
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -94,13 +94,13 @@ class GraphHooks:
                 graphs.end_capture(graph)
 
         replay = graphs.counting(launch)
-        for wrapper, original in ((capture_begin, begin), (capture_end, end), (replay, launch)):
-            setattr(graph_class, original.__name__, wrapper)
-            self._undo.append(functools.partial(_restore, graph_class, wrapper, original))
+        wrappers = capture_begin, capture_end, replay
+        for name, wrapper, original in zip(_METHODS, wrappers, (begin, end, launch), strict=True):
+            setattr(graph_class, name, wrapper)
+            self._undo.append(functools.partial(_restore, graph_class, name, wrapper, original))
 
 
-def _restore(graph_class: Any, wrapper: Any, original: Any) -> None:  # noqa: ANN401 - of torch
-    name = original.__name__
+def _restore(graph_class: Any, name: str, wrapper: Any, original: Any) -> None:  # noqa: ANN401
     # Somebody may have wrapped ours since: then it stays, and counts no more.
     if vars(graph_class).get(name) is wrapper:
         setattr(graph_class, name, original)
