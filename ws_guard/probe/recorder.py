@@ -190,6 +190,8 @@ class Recorder:
     def _close_at_multiprocessing_exit(self) -> None:
         """A forked multiprocessing child skips atexit, and lost its parent's finalizers."""
         util = sys.modules.get("multiprocessing.util")
+        if self._finalizer is not None:
+            self._finalizer.cancel()
         if util is not None:
             self._finalizer = util.Finalize(None, self.close, exitpriority=0)
 
