@@ -115,7 +115,7 @@ def test_arguments_and_results_pass_through() -> None:
 
 
 @patched
-def test_torch_with_hooks_is_not_patched(recorder: Recorder) -> None:
+def test_torch_with_hooks_is_patched_for_captures_that_fail(recorder: Recorder) -> None:
     """The three registrations of torch 2.14, as far as this torch can have them."""
     told: dict[str, list[Any]] = {name: [] for name in HOOKS}
 
@@ -133,9 +133,13 @@ def test_torch_with_hooks_is_not_patched(recorder: Recorder) -> None:
             vars(module)[name] = lambda hook, name=name: Handle(name, hook)
         hooks = GraphHooks(Graphs(recorder), pytest.fail)
         hooks.enter()
-        assert methods(module) == before
+        begin, end, replay = methods(module)
+        assert (begin, replay) == (before[0], before[2])
+        assert end.__name__ == "capture_end"
+        assert end is not before[1]
         assert [len(registered) for registered in told.values()] == [1, 1, 1]
         hooks.leave()
+        assert methods(module) == before
         assert [len(registered) for registered in told.values()] == [0, 0, 0]
 
 
