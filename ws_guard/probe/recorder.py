@@ -20,6 +20,8 @@ log = logging.getLogger("ws_guard")
 
 _OBSERVED = ACTIONS.index("observed")
 _LOGGED_KINDS = 100
+#: Characters that make a log line's kind.
+_KIND = 60
 
 
 def say(text: str) -> None:
@@ -136,10 +138,12 @@ class Recorder:
         with self.lock:
             if text == self._warnings.get(key, ""):
                 return
-            self._warnings.pop(key, None)
+            before = self._warnings.pop(key, "")
             if text:
                 self._warnings[key] = text
-                self.warn(text)
+            else:
+                self._logged.discard(before[:_KIND])
+            self.warn(text or f"taken back: {before}")
             self.describe(warnings=list(self._warnings.values()))
 
     def attach(self, **told: object) -> None:
@@ -273,7 +277,7 @@ class Recorder:
 
     def warn(self, text: str) -> None:
         """Log a line, once for each kind."""
-        kind = text[:60]
+        kind = text[:_KIND]
         if kind not in self._logged and len(self._logged) < _LOGGED_KINDS:
             self._logged.add(kind)
             say(text)
