@@ -147,8 +147,12 @@ class Provisions:
 
     def _welcome(self, op: str, met: Met) -> _Caller | None:
         """A caller that is new: what it is given, if anything."""
-        address, device = met.address, met.workspace.device
-        fitting = [each for each in self._free if each.bytes > met.bytes and each.device == device]
+        address, workspace = met.address, met.workspace
+        fitting = [
+            each
+            for each in self._free
+            if each.bytes > met.bytes and each.device == workspace.device
+        ]
         if not fitting:
             return None
         if address in self._captured:
