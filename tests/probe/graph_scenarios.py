@@ -239,6 +239,17 @@ def failed_capture_is_over(at: Stage) -> None:
     assert at.counts(*MODES) == {16: (10, 1, 0), 32: (0, 1, 1)}
 
 
+def failed_capture_is_over_though_nobody_uses_its_stream_again(at: Stage) -> None:
+    """The engine goes on without graphs, on its own stream; zones are looked at again."""
+    for _ in range(8):
+        at.call(16)
+    fail_to_capture(at, at.graph())
+    assert not at.watched.graphs.capturing
+    at.call(16)
+    assert len(at.watched.ledger.known) == 1
+    assert at.counts(*MODES) == {16: (9, 1, 0)}
+
+
 def capture_that_cannot_begin_is_none(at: Stage) -> None:
     graph, other = at.graph(), at.graph()
     with at.capture(graph):
@@ -424,6 +435,7 @@ SCENARIOS: dict[str, Callable[[Stage], None]] = {
         two_threads_capture_at_once,
         stream_that_has_not_joined_runs_at_once,
         failed_capture_is_over,
+        failed_capture_is_over_though_nobody_uses_its_stream_again,
         capture_that_cannot_begin_is_none,
         capture_whose_failure_nobody_told_gives_way_to_the_next,
         slot_opened_after_the_capture_gets_the_replays,

@@ -49,8 +49,10 @@ class Cuda:
         """`torch.cuda.stream`."""
         before = self.stream
         self._local.stream = stream
-        yield
-        self._local.stream = before
+        try:
+            yield
+        finally:
+            self._local.stream = before
 
     def join(self, stream: str) -> None:
         """Have a stream wait for an event of the current one: it is captured with it from now."""

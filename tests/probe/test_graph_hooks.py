@@ -78,6 +78,30 @@ def test_wrapper_of_another_stays() -> None:
 
 
 @patched
+def test_wrapper_of_another_may_have_any_name() -> None:
+    """Somebody has wrapped `replay` before us, and has not said that it is `replay`."""
+    with stage() as at:
+        at.hooks.leave()
+        torchs = at.module.CUDAGraph.replay
+
+        def theirs(graph: Any) -> None:
+            torchs(graph)
+
+        at.module.CUDAGraph.replay = theirs
+        at.hooks.enter()
+        graph = at.graph()
+        with at.capture(graph):
+            at.call(16)
+        for _ in range(3):
+            graph.replay()
+        assert graph.launches == 3
+        assert at.counts("captured", "replayed") == {16: (1, 3)}
+        at.hooks.leave()
+        assert at.module.CUDAGraph.replay is theirs
+        assert theirs.__name__ not in vars(at.module.CUDAGraph)
+
+
+@patched
 def test_arguments_and_results_pass_through() -> None:
     with stage() as at:
         graph = at.graph()
@@ -91,7 +115,7 @@ def test_arguments_and_results_pass_through() -> None:
 
 
 @patched
-def test_torch_with_hooks_is_not_patched(recorder: Recorder) -> None:
+def test_torch_with_hooks_is_patched_for_captures_that_fail(recorder: Recorder) -> None:
     """The three registrations of torch 2.14, as far as this torch can have them."""
     told: dict[str, list[Any]] = {name: [] for name in HOOKS}
 
@@ -109,9 +133,13 @@ def test_torch_with_hooks_is_not_patched(recorder: Recorder) -> None:
             vars(module)[name] = lambda hook, name=name: Handle(name, hook)
         hooks = GraphHooks(Graphs(recorder), pytest.fail)
         hooks.enter()
-        assert methods(module) == before
+        begin, end, replay = methods(module)
+        assert (begin, replay) == (before[0], before[2])
+        assert end.__name__ == "capture_end"
+        assert end is not before[1]
         assert [len(registered) for registered in told.values()] == [1, 1, 1]
         hooks.leave()
+        assert methods(module) == before
         assert [len(registered) for registered in told.values()] == [0, 0, 0]
 
 

@@ -240,6 +240,39 @@ def test_nothing_is_kept_alive(watched: Watched) -> None:
     assert gone() is None
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="garbage is collected between lines only")
+def test_a_capture_that_begins_amid_a_garbage_collection_is_seen(
+    watched: Watched, slot: Callable[[], SlotView]
+) -> None:
+    """Up to Python 3.11 finalizers, and so other threads, run wherever an object is made."""
+    op, arguments = watched.over(lambda *_args: None), decode_arguments(16, workspace())
+    graph, begun = type("Graph", (), {})(), []
+
+    def collecting(phase: str, _info: dict[str, int]) -> None:
+        if phase == "start" and not begun and sys._getframe(1).f_code is Ledger.follow.__code__:
+            begun.append(graph)
+            other = threading.Thread(target=watched.graphs.begin_capture, args=(graph,))
+            other.start()
+            other.join()
+
+    before, kept, calls = gc.get_threshold(), [], 0
+    gc.callbacks.append(collecting)
+    gc.set_threshold(1)
+    try:
+        while not begun and calls < 100:
+            op(*arguments)
+            calls += 1
+            kept.append([calls])
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(collecting)
+    assert begun
+    for _ in range(3):
+        op(*arguments)
+    (row,) = slot().rows
+    assert (row.eager, row.captured) == (calls, 3)
+
+
 def test_two_modules_of_an_op_do_not_mix_their_runs(
     watched: Watched, slot: Callable[[], SlotView]
 ) -> None:

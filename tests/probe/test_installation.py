@@ -130,7 +130,9 @@ def test_second_install_is_the_first(
     assert install() is first
     assert caplog.messages == []
     assert install(engine="7") is first
-    (line,) = caplog.messages
+    assert install(on_overflow="raise") is first
+    (line, again) = caplog.messages
+    assert line == again
     assert "already installed, arguments ignored" in line
     assert slot().document["engine"] == "0"
 

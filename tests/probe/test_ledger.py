@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from native_calls import NO_FRONT, Told
 from ws_guard.board import OVERFLOW, OVERRUN, Outcome, SlotView
 from ws_guard.board.format import COUNT_EAGER, EXACT_ROWS, SUM_EAGER
 from ws_guard.probe.calls import Handling, Met, NativeCall
+from ws_guard.probe.graphs import Graphs
 from ws_guard.probe.ledger import Ledger
 from ws_guard.probe.parts import Parts
 from ws_guard.sizing import OPS, HeadDims
@@ -86,6 +88,32 @@ def test_harmless_shape_is_left_to_the_hot_path_after_its_first_calls(
     assert known.sum_word == 0
     # All five are one run.
     assert outcomes(slot()) == [Outcome.EAGER]
+
+
+def test_a_capture_may_begin_while_the_end_of_tuning_is_told(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hot path, which does not know of graphs, must not come back into the capture."""
+    parts = Parts.of(recorder)
+    ledger, graph = Ledger(recorder, DECODE, parts), type("Graph", (), {})()
+    for _ in range(8):
+        meet(ledger, call_of(128, 394 * MIB))
+    assert ledger.known
+    parts.tuning._note(True)
+    other = threading.Thread(target=parts.graphs.begin_capture, args=(graph,))
+
+    def is_asked(graphs: Graphs) -> bool:
+        answer = bool(graphs._captures)
+        if other.ident is None:  # the other thread comes between question and answer, if it can
+            other.start()
+            other.join(0.2)
+        return answer
+
+    monkeypatch.setattr(Graphs, "capturing", property(is_asked))
+    parts.tuning._note(False)
+    other.join()
+    assert parts.graphs.capturing
+    assert ledger.known == {}
 
 
 def test_shape_is_written_once(recorder: Recorder, slot: ReadSlot) -> None:

@@ -205,10 +205,33 @@ def test_a_caller_that_passes_ours_itself_is_left_alone(
     assert (own.shape.workspace_bytes, other.shape.workspace_bytes) == (LARGE, LARGE)
 
 
+def test_another_buffer_at_a_known_address_is_judged_by_its_own_size(
+    meet: Meet, offer: Offer
+) -> None:
+    meetings = meet()
+    ours, memory = offer(meetings), buffer(2 * LARGE)
+    assert is_ours(meetings.call(memory[:SMALL]), ours)
+    # The small one is gone, and a larger one stands where it stood.
+    assert meetings.call(memory) is memory
+    assert meetings.learned() == 0
+
+
+def test_a_caller_on_another_device_keeps_its_own(meet: Meet, offer: Offer) -> None:
+    class Elsewhere(torch.Tensor):
+        device = torch.device("cuda", 1)
+
+    meetings = meet()
+    ours, own = offer(meetings), buffer().as_subclass(Elsewhere)
+    assert meetings.call(own) is own
+    assert is_ours(meetings.call(buffer()), ours)
+
+
+@pytest.mark.parametrize("spare", [0, 1])
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int32])
 def test_the_replacement_has_the_callers_type(
-    plan: Plan, dtype: torch.dtype, recorder_of: Any
+    plan: Plan, dtype: torch.dtype, spare: int, recorder_of: Any
 ) -> None:
+    """A size that is no whole number of the type's elements is as good as another."""
     from native_calls import DECODE as OP
     from native_calls import decode_arguments, watch
 
@@ -216,7 +239,7 @@ def test_the_replacement_has_the_callers_type(
     given: list[tuple[Any, ...]] = []
     op = watched.over(lambda *args: given.append(args))
     parts = watched.ledger._parts
-    ours = allocate(plan, "cpu", LARGE, MIB)
+    ours = allocate(plan, "cpu", LARGE + spare, MIB)
     parts.provisions.add(ours)
     try:
         arguments = decode_arguments(16, buffer().view(dtype))
@@ -227,7 +250,8 @@ def test_the_replacement_has_the_callers_type(
     (args,) = given
     workspace = args[watched.at("workspace_buffer")]
     assert (OP, workspace.dtype, workspace.data_ptr()) == (DECODE, dtype, ours.address)
-    assert args[watched.at("workspace_size")] == workspace.nbytes == LARGE
+    assert args[watched.at("workspace_size")] == LARGE + spare
+    assert workspace.nbytes == (LARGE if dtype == torch.int32 else LARGE + spare)
 
 
 # -- graphs and streams ---------------------------------------------------------------------------

@@ -168,8 +168,10 @@ def test_nothing_reaches_the_board_after_close(
     assert caplog.messages == []
 
 
-def test_closed_recorder_is_let_go_of(board: str) -> None:
-    recorder = recorder_on(board)
+@pytest.mark.parametrize("later", [False, True])
+def test_closed_recorder_is_let_go_of(board: str, later: bool) -> None:
+    recorder = Recorder(Board(board), LAYOUTS["B"], list(OPS.values()), {}, later=later)
+    recorder.attach_if_pending()
     gone = weakref.ref(recorder)
     recorder.close()
     del recorder

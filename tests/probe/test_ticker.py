@@ -105,6 +105,22 @@ def test_stop_ends_the_thread_and_forgets_the_work(ticker: Ticker) -> None:
     assert len(calls) == seen
 
 
+def test_a_thread_that_cannot_start_is_no_burden(
+    ticker: Ticker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError):
+            ticker.add(lambda: True)
+    ticker.stop()
+    job, done, _ = countdown(1)
+    ticker.add(job)
+    assert done.wait(PATIENCE)
+
+
 def test_a_job_may_stop_the_ticker(ticker: Ticker) -> None:
     stopped = threading.Event()
 

@@ -115,3 +115,8 @@ def whole(args: tuple[Any, ...], at: int) -> int:
     if not isinstance(value, Integral):
         raise TypeError(f"{type(value).__name__} at {at} where a whole number was expected")
     return int(value)
+
+
+def as_elements(memory: Any, brought: Any) -> Any:  # noqa: ANN401 - tensors
+    """A tensor of uint8 as elements like those that a caller brought: as many whole ones as fit."""
+    return memory[: memory.numel() // brought.itemsize * brought.itemsize].view(brought.dtype)

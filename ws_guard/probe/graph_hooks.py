@@ -1,9 +1,9 @@
 """How captures and replays of CUDA graphs come to be known.
 
 Torch tells by hooks from 2.14 on (`torch.cuda.graphs.register_graph_capture_start_hook` and its
-kin); before that the methods of `CUDAGraph` are wrapped. Both come with the import of
-`torch.cuda.graphs`, before an engine makes a graph: whoever keeps a bound `graph.replay` keeps
-ours.
+kin), but for captures that fail; before that the methods of `CUDAGraph` are wrapped. Both come with
+the import of `torch.cuda.graphs`, before an engine makes a graph: whoever keeps a bound
+`graph.replay` keeps ours.
 """
 
 from __future__ import annotations
@@ -71,20 +71,29 @@ class GraphHooks:
         told = (graphs.begin_capture, graphs.end_capture, graphs.counter_of_replays())
         for name, function in zip(_HOOKS, told, strict=True):
             self._undo.append(getattr(module, name)(function).remove)
-        # A capture that fails ends without a hook.
+        # A capture that fails ends without a hook, and perhaps without `capture_end`.
         graphs.ends_are_seen = False
+        self._replace(module.CUDAGraph, "capture_end", self._ending)
 
     def _wrap(self, graph_class: Any) -> None:  # noqa: ANN401 - torch.cuda.CUDAGraph
         graphs = self._graphs
-        begin, end, launch = (
-            vars(graph_class)[name] for name in ("capture_begin", "capture_end", "replay")
-        )
+        made = (self._beginning, self._ending, graphs.counting)
+        for name, make in zip(("capture_begin", "capture_end", "replay"), made, strict=True):
+            self._replace(graph_class, name, make)
+
+    def _beginning(self, begin: Callable[..., Any]) -> Callable[..., Any]:
+        graphs = self._graphs
 
         @functools.wraps(begin)
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
             result = begin(graph, *args, **kwargs)
             graphs.begin_capture(graph)
             return result
+
+        return capture_begin
+
+    def _ending(self, end: Callable[..., Any]) -> Callable[..., Any]:
+        graphs = self._graphs
 
         @functools.wraps(end)
         def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -93,14 +102,21 @@ class GraphHooks:
             finally:
                 graphs.end_capture(graph)
 
-        replay = graphs.counting(launch)
-        for wrapper, original in ((capture_begin, begin), (capture_end, end), (replay, launch)):
-            setattr(graph_class, original.__name__, wrapper)
-            self._undo.append(functools.partial(_restore, graph_class, wrapper, original))
+        return capture_end
+
+    def _replace(
+        self,
+        graph_class: Any,  # noqa: ANN401 - torch.cuda.CUDAGraph
+        name: str,
+        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+    ) -> None:
+        original = vars(graph_class)[name]
+        wrapper = make(original)
+        setattr(graph_class, name, wrapper)
+        self._undo.append(functools.partial(_restore, graph_class, name, wrapper, original))
 
 
-def _restore(graph_class: Any, wrapper: Any, original: Any) -> None:  # noqa: ANN401 - of torch
-    name = original.__name__
+def _restore(graph_class: Any, name: str, wrapper: Any, original: Any) -> None:  # noqa: ANN401
     # Somebody may have wrapped ours since: then it stays, and counts no more.
     if vars(graph_class).get(name) is wrapper:
         setattr(graph_class, name, original)

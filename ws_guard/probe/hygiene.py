@@ -47,7 +47,8 @@ class Hygiene:
             if ENTRY_OF_OP[op] not in XQA_OPS:  # whose views say themselves how large they are
                 self._check_size(op, met)
         if head is not None and (op, head) not in use.heads:
-            if head == "counter" and not captured and not use.heads:
+            # While any thread captures, what a look allocates would end its capture.
+            if head == "counter" and not self._graphs.capturing and not use.heads:
                 self._check_counter(op, met)
             use.heads[op, head] = None
             self._judge_ops(op, met.address, use)

@@ -56,7 +56,7 @@ def install(
                 _label(os.environ.get("LOCAL_RANK", "0") if rank is None else rank),
             )
             _installed = Probe(settings, problems, plan, board, identity)
-        elif any(given is not None for given in (plan, board, engine, rank)):
+        elif any(given is not None for given in (plan, on_overflow, board, engine, rank)):
             say("already installed, arguments ignored")
         return _installed
 

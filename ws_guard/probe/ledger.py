@@ -82,9 +82,11 @@ class Ledger:
 
     def _pause(self) -> None:
         """While a graph is captured, or FlashInfer tunes, every call comes here."""
-        paused = self._parts.graphs.capturing or self._parts.tuning.active
-        self.known = {} if paused else self._set_aside
-        self.end_run()
+        # One may begin in another thread while the end of the other is told in this one.
+        with self.recorder.lock:
+            paused = self._parts.graphs.capturing or self._parts.tuning.active
+            self.known = {} if paused else self._set_aside
+            self.end_run()
 
     def end_run(self) -> None:
         """Have the next call looked up, whatever it is like."""
@@ -98,10 +100,12 @@ class Ledger:
         `owner` is the function that was called. A capture, tuning or another slot may have come
         meanwhile. No other thread comes between the look and what follows: that calls no Python.
         """
-        front, addresses = known.front, known.addresses
+        follow, arguments = self.hot_lane.follow, (owner, *known.front, *known.addresses)
+        # Nothing here makes what the garbage collector counts: up to Python 3.11 it runs finalizers
+        # right there.
         if self.known is shapes:
             self.run = known.run
-            self.hot_lane.follow(owner, *front, *addresses)
+            follow(*arguments)
 
     def meet(self, met: Met) -> Handling | None:
         """Record a call before it is made; returns how to make it if not as it came."""

@@ -16,7 +16,7 @@ from weakref import ref
 from ws_guard.board.format import CODE_BITS, TICK_BITS
 from ws_guard.sizing import HeadDims
 
-from .calls import Handling, Key, Known, Met, NativeCall, NativeFunction, whole
+from .calls import Handling, Key, Known, Met, NativeCall, NativeFunction, as_elements, whole
 from .dynamo import hide_from_dynamo
 from .hot import Front, Places, in_front_of
 from .ledger import Ledger
@@ -66,7 +66,7 @@ class Positions(NamedTuple):
     def with_workspace(self, args: tuple[Any, ...], workspace: Any) -> tuple[Any, ...]:  # noqa: ANN401
         """The same call on another workspace, a tensor of uint8."""
         changed = list(args)
-        changed[self.workspace] = workspace.view(args[self.workspace].dtype)
+        changed[self.workspace] = as_elements(workspace, args[self.workspace])
         changed[self.workspace_size] = workspace.numel()
         return tuple(changed)
 

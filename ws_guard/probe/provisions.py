@@ -124,11 +124,13 @@ class Provisions:
         address = met.address
         if any(each.address == address for each in self._all):
             return None
-        caller = self._callers.get((address, op)) or self._welcome(op, address, met.bytes)
+        caller = self._callers.get((address, op)) or self._welcome(op, met)
         if caller is None:
             if captured:
                 self._captured.add(address)
             return None
+        if caller.provision.bytes <= met.bytes:
+            return None  # another buffer stands there by now, and has what it needs
         stream = None if captured else self._graphs.stream_of(met.workspace)
         if stream is None or stream == caller.stream:
             return caller.provision
@@ -143,9 +145,14 @@ class Provisions:
         """Whether a caller was given a provision."""
         return (address, op) in self._callers
 
-    def _welcome(self, op: str, address: int, size: int) -> _Caller | None:
+    def _welcome(self, op: str, met: Met) -> _Caller | None:
         """A caller that is new: what it is given, if anything."""
-        fitting = [each for each in self._free if each.bytes > size]
+        address, workspace = met.address, met.workspace
+        fitting = [
+            each
+            for each in self._free
+            if each.bytes > met.bytes and each.device == workspace.device
+        ]
         if not fitting:
             return None
         if address in self._captured:

@@ -18,6 +18,8 @@ from .saying import say
 
 _OBSERVED = ACTIONS.index("observed")
 _LOGGED_KINDS = 100
+#: Characters that make a log line's kind.
+_KIND = 60
 
 
 class Recorder:
@@ -128,10 +130,12 @@ class Recorder:
         with self.lock:
             if text == self._warnings.get(key, ""):
                 return
-            self._warnings.pop(key, None)
+            before = self._warnings.pop(key, "")
             if text:
                 self._warnings[key] = text
-                self.warn(text)
+            else:
+                self._logged.discard(before[:_KIND])
+            self.warn(text or f"taken back: {before}")
             self.describe(warnings=list(self._warnings.values()))
 
     def attach(self, **told: object) -> None:
@@ -184,6 +188,8 @@ class Recorder:
     def _close_at_multiprocessing_exit(self) -> None:
         """A forked multiprocessing child skips atexit, and lost its parent's finalizers."""
         util = sys.modules.get("multiprocessing.util")
+        if self._finalizer is not None:
+            self._finalizer.cancel()
         if util is not None:
             self._finalizer = util.Finalize(None, self.close, exitpriority=0)
 
@@ -265,7 +271,7 @@ class Recorder:
 
     def warn(self, text: str) -> None:
         """Log a line, once for each kind."""
-        kind = text[:60]
+        kind = text[:_KIND]
         if kind not in self._logged and len(self._logged) < _LOGGED_KINDS:
             self._logged.add(kind)
             say(text)

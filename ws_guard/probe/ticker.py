@@ -30,8 +30,9 @@ class Ticker:
                 # be, and that would end the process by an abort.
                 atexit.register(self.stop)
                 self._stopping = threading.Event()
-                self._thread = threading.Thread(target=self._run, name="ws_guard", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="ws_guard", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def stop(self) -> None:
         """End the thread, and wait until it has."""

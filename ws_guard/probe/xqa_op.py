@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ws_guard.sizing import XQA_SEMAPHORE_BYTES, HeadDims
 
-from .calls import Handling, Met, NativeCall, NativeFunction, whole
+from .calls import Handling, Met, NativeCall, NativeFunction, as_elements, whole
 from .dynamo import hide_from_dynamo
 from .hot import Front, Places, in_front_of
 from .ledger import Ledger
@@ -68,7 +68,7 @@ class XqaPositions(NamedTuple):
             (self.semaphores, workspace[:XQA_SEMAPHORE_BYTES]),
             (self.scratch, workspace[XQA_SEMAPHORE_BYTES:]),
         ):
-            changed[at] = view.view(args[at].dtype)
+            changed[at] = as_elements(view, args[at])
         return tuple(changed)
 
 
