@@ -146,7 +146,7 @@ def test_torn_messages(
         b"vllm serve " + b"\\\n" * 20_000,
         b"vllm serve " + b"a" * 200_000,
         b"a " * 200_000 + b"Out of workspace memory",
-        gzip.compress(b"\x00" * (20 << 20)),
+        gzip.compress(b"\x00" * (20 << 20), mtime=0),
         random.Random(7).randbytes(300_000),  # noqa: S311 - the same bytes each time
     ],
     ids=lambda content: repr(content[:16]),
