@@ -161,9 +161,9 @@ class Engine:
     def _native(self, *args: Any) -> object:
         self.called += 1
         if self.wrong:
-            raise REFUSAL
+            raise REFUSAL.with_traceback(None)
         if args[self.at.watched.at("batch_size")] == REFUSED_BATCH:
-            raise REFUSAL
+            raise REFUSAL.with_traceback(None)
         return RESULT
 
     def call(self, batch: int, **options: Any) -> None:

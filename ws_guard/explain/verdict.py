@@ -82,6 +82,13 @@ def _solved(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
     return _unknown_slab(fault, blank)
 
 
+#: How far advice reaches that knows only the call.
+THIS_CALL_ALONE = (
+    "what to set holds for this call; a larger step may need more: "
+    "ws-guard plan sizes the largest that the launch allows"
+)
+
+
 def _slab(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
     solved = slabs.solve_slab(fault, evidence)
     reading = solved.reading
@@ -103,8 +110,16 @@ def _slab(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
         recommended = evidence.recommended_bytes
     elif evidence.layout is None:
         found = _advised(found, recommended, reading.site if reading else None, evidence)
+    if recommended != evidence.recommended_bytes and _is_this_call_alone(solved, fault, evidence):
+        found = found._replace(notes=(*found.notes, THIS_CALL_ALONE))
     found = found._replace(recommended_workspace_bytes=recommended)
     return found._replace(set=found.set or _assignments(found.env))
+
+
+def _is_this_call_alone(solved: slabs.Solved, fault: Fault, evidence: Evidence) -> bool:
+    """Whether nothing is known of the steps that the launch allows beyond the one that failed."""
+    limit_known = solved.confidence == "exact" and evidence.tokens is not None
+    return solved.planned_bytes <= (fault.size or 0) and not limit_known
 
 
 def _advised(found: Finding, recommended: int, site: Site | None, evidence: Evidence) -> Finding:
