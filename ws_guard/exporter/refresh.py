@@ -13,7 +13,7 @@ from ws_guard.settings import Settings
 from .events import EventLog
 from .snapshot import BoardWatch, Snapshot
 
-REFRESH_SECONDS = 0.5
+REFRESH_SECONDS = 0.75
 #: A board that could not be read for so long counts as unreadable.
 STALE_SECONDS = 5.0
 
