@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -163,4 +164,23 @@ def test_a_worker_lived_as_long_as_the_board_was_calm(
     clock.now += KEEP_DEAD_SECONDS
     assert watch.read().forgotten == frozenset()
     clock.now += KEEP_DEAD_SECONDS
+    assert watch.read().forgotten == {worker.name}
+
+
+def test_a_board_that_was_away_for_a_moment_ends_no_life_early(
+    attach: Attach, board: Board, clock: Clock
+) -> None:
+    begun = time.time() - clock.now
+    watch, worker = BoardWatch(board, clock, lambda: begun + clock.now), attach()
+    for _ in range(5):
+        watch.read()
+        clock.now += KEEP_DEAD_SECONDS
+    away = watch.path + ".away"
+    os.rename(watch.path, away)
+    assert watch.read().state == "absent"
+    os.rename(away, watch.path)
+    worker.die()
+    # It was alive a moment ago: its last series stay for the time that the dead are kept.
+    assert watch.read().forgotten == frozenset()
+    clock.now += KEEP_DEAD_SECONDS + 1
     assert watch.read().forgotten == {worker.name}

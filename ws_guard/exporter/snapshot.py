@@ -120,6 +120,7 @@ class BoardWatch:
             found = self._read(started)
         except FileNotFoundError:
             self._slots.clear()
+            self._end_calm()
             found = Snapshot(state="absent")
         except OSError as error:
             self._read_errors += 1
@@ -141,9 +142,7 @@ class BoardWatch:
             found = self._read_slots(directory, names, foreign, same=same)
         finally:
             os.close(directory)
-        if self._calm_at is not None:
-            self._lives.forgotten(self._last.slots, {}, self._calm_at)
-            self._calm_at = None
+        self._end_calm()
         self._count(found.bad)
         return Snapshot(
             state="read",
@@ -153,6 +152,12 @@ class BoardWatch:
             unreadable=tuple(reason for _, _, reason in found.bad),
             refused=tuple(found.refused),
         )
+
+    def _end_calm(self) -> None:
+        """Workers that were alive while nothing changed were so until the last look."""
+        if self._calm_at is not None:
+            self._lives.forgotten(self._last.slots, {}, self._calm_at)
+            self._calm_at = None
 
     def _is_calm(self, names: list[str], directory: int) -> bool:
         """Whether the last read still holds, all of it: as a board of an idle engine is."""
