@@ -23,27 +23,25 @@ SLABS = frozenset(f"{plan}_{part}" for plan in (PREFILL, DECODE) for part in "vs
 class Formula(NamedTuple):
     """How a span of releases sizes `tmp_v`: element bytes, and whether rows are shared by a group.
 
-    `seen_first` and `seen_last` bound it; between two formulas a build may have either, since git
-    had the change before a wheel did.
+    `seen_first` is where it begins; before the last of them a build may have either, since git had
+    the change before a wheel did.
     """
 
     name: str
     element_bytes: int
     shared_rows: bool
     seen_first: tuple[int, int, int]
-    seen_last: tuple[int, int, int]
     text: str
 
 
 FORMULAS: tuple[Formula, ...] = (
-    Formula("output_rows", 2, False, (0, 0, 0), (0, 1, 99), "heads * tiles * tile * head_dim * 2"),
-    Formula("rows", 4, False, (0, 2, 0), (0, 7, 0), "heads * tiles * tile * head_dim * 4"),
+    Formula("output_rows", 2, False, (0, 0, 0), "heads * tiles * tile * head_dim * 2"),
+    Formula("rows", 4, False, (0, 2, 0), "heads * tiles * tile * head_dim * 4"),
     Formula(
         "partial_rows",
         4,
         True,
         (0, 7, 2),
-        (99, 0, 0),
         "heads * ceil(tiles * tile / gqa) * head_dim * 4",
     ),
 )

@@ -37,7 +37,7 @@ class Fault(NamedTuple):
 
     `line` is the line of `allocator.h`, all that tells layout B from C. `old` marks the wordings
     of FlashInfer before August 2025. `caller` is who asked vLLM's workspace manager; `total` the
-    memory of the GPU. `rounded` marks sizes that the message gives in MiB with two decimals.
+    memory of the GPU.
     """
 
     kind: Kind
@@ -48,7 +48,6 @@ class Fault(NamedTuple):
     old: bool = False
     caller: str = ""
     total: int | None = None
-    rounded: bool = False
 
 
 def _words(text: str) -> str:
@@ -100,7 +99,7 @@ def faults_in(text: str) -> Iterator[Fault]:
         yield Fault("counter", EXTERNAL_COUNTER, None, None)
     for match in _LOCKED.finditer(text):
         size, current = (None if part is None else _mib(part) for part in match.group(2, 3))
-        yield Fault("locked", "workspace manager", size, current, caller=match[1], rounded=True)
+        yield Fault("locked", "workspace manager", size, current, caller=match[1])
     for match in _MEMORY.finditer(text):
         yield _out_of_memory(match)
 
@@ -127,7 +126,6 @@ def _out_of_memory(match: re.Match[str]) -> Fault:
         size=_amount(match[1], match[2]),
         available=_amount(free[1], free[2]) if free else None,
         total=_amount(total[1] or total[3], total[2] or total[4]) if total else None,
-        rounded=True,
     )
 
 
