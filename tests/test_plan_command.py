@@ -43,7 +43,7 @@ def test_text_for_people(model: Path) -> None:
     for text in (
         "set: VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=2561671168",
         "costs: 2,148,532,224 B (2.0 GiB) more per GPU, 311,248 tokens less",
-        "ignored, without a bearing on the workspace or unknown: --port",
+        "ignored, without a bearing on the workspace: --port",
         "not live: mla_prefill_ragged (only with TRTLLM_RAGGED)",
         "3,080",
     ):
