@@ -279,8 +279,9 @@ def test_nothing_is_imported_early(board: str) -> None:
 
 
 def test_without_flashinfer_the_slot_says_so(board: str) -> None:
-    (line,) = python(PROGRAM, board, isolated=True)
+    line, log = python(PROGRAM, board, isolated=True)
     told = json.loads(line)
+    assert "flashinfer is not installed, no call will be seen: install flashinfer-python" in log
     assert (told["contract"], told["layout"]) == ("not_installed", None)
     assert told["reason"] == "flashinfer is not installed"
     assert not told["changed"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ws_guard.board import Board, BoardError, open_board
 from ws_guard.settings import ON_OVERFLOW_ACTIONS, Settings, read_settings
-from ws_guard.sizing import LAYOUTS, OPS, XQA_OPS, InputError, Layout, Plan
+from ws_guard.sizing import LAYOUTS, OLDEST_SEEN, OPS, XQA_OPS, InputError, Layout, Plan
 
 from .saying import say
 from .zone import ZONE_BYTES
@@ -147,6 +147,10 @@ class Probe:
         self.verdict = verdict
         if verdict == "mismatch":
             say(f"the probe stays off: {reason}")
+        elif verdict == "not_installed" and not later:
+            # A plugin also comes into processes that have no use for FlashInfer.
+            needed = f"flashinfer-python {OLDEST_SEEN} or newer"
+            say(f"{reason}, no call will be seen: install {needed} into this environment")
         self._recorder = self._open_recorder(settings, plan, board, identity, verdict, reason)
         if self._contract is not None and self._contract.layout is not None:
             self._enter(self._contract, self._recorder)
