@@ -62,7 +62,8 @@ def _every_command(
         print(f"ws-guard: {line}", file=sys.stderr)
 
 
-@app.command()
+# What stands behind the engine's name is the engine's, with a -- before it or without.
+@app.command(context_settings={"allow_interspersed_args": False})
 def plan(
     heads: Annotated[int | None, typer.Option(help="Query heads of the model.")] = None,
     model: Annotated[

@@ -142,7 +142,10 @@ def read_settings(environ: Mapping[str, str] | None = None) -> tuple[Settings, l
     one. The lines leave the value out: a worker's are read by whoever can ask the exporter.
     """
     settings, problems = _read(environ)
-    lines = [f"{name} has a value that is not allowed: {why}" for name, _, why in problems]
+    lines = [
+        f"{name} has a value that is not allowed: {why}; the default is used"
+        for name, _, why in problems
+    ]
     return settings, [*lines, *misspelt_settings(environ)]
 
 

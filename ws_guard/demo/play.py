@@ -42,10 +42,10 @@ def play(
     with contextlib.ExitStack() as stack:
         stack.enter_context(_ended_like_ctrl_c())
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ws_guard-demo-"))
-        stage = prepare_stage(python or sys.executable, layout, folder, say)
         board = str(Path(folder) / "board")
         address = "127.0.0.1:0" if once else listen
         exporter = stack.enter_context(Exporter(board, address))
+        stage = prepare_stage(python or sys.executable, layout, folder, say)
         say(f"status page {exporter.url}/   in a terminal: ws-guard status --board {board}")
         checks = _Checks(exporter, say)
         before = stack.enter_context(Crew(stage, board, sizing.DEFAULT_WORKSPACE_BYTES))

@@ -134,7 +134,7 @@ class Probe:
         self._recorder: Recorder | None = None
         self._problems = problems
         for problem in problems:
-            say(f"{problem}; the default is used")
+            say(problem)
         self._contract: Contract | None = None
         #: What is held of the installed FlashInfer; "" where the probe is switched off.
         self.verdict = ""
