@@ -93,7 +93,7 @@ MISTAKES: dict[str, list[Mistake]] = {
     ],
     "a model that is not here": [
         Mistake("ws-guard plan -- vllm serve zai-org/GLM-5.2", NOT_HERE),
-        Mistake("HOME=/proc/none ws-guard plan -- vllm serve zai-org/GLM-5.2", NOT_HERE),
+        Mistake("env -u HF_HUB_CACHE HOME=/proc/x ws-guard plan -- vllm serve org/model", NOT_HERE),
         Mistake("ws-guard plan -- vllm serve", "no model: pass --model, --heads"),
         Mistake("ws-guard plan --engine vllm --model empty", "empty holds no config.json: pass"),
         Mistake("ws-guard plan --engine vllm --model broken", "broken/config.json cannot be read"),
@@ -159,9 +159,22 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake("ws-guard run --board late.py -- true", "late.py is not a directory; set WS_GUARD"),
         Mistake("ws-guard run --board late.py/x -- true", "x: Not a directory; set WS_GUARD_BOARD"),
         Mistake("WS_GUARD_BOARD_GROUP=nogroup-x ws-guard status", "there is no such group"),
+        Mistake(
+            "WS_GUARD_BOARD=$OTHERS PYTHONPATH=stand-in:$PYTHONPATH "
+            f"python -S -c '{INSTALL_THERE}'",
+            "set WS_GUARD_BOARD_GROUP to share it, or WS_GUARD_BOARD to another directory",
+            code=0,
+        ),
     ],
     "a setting that is none": [
         Mistake("WS_GUARD_STRICT=maybe ws-guard verify", "WS_GUARD_STRICT='maybe' is not allowed"),
+        Mistake(
+            "WS_GUARD_ON_OVERFLOW=rasie PYTHONPATH=stand-in:$PYTHONPATH "
+            f"python -S -c '{INSTALL}'",
+            "WS_GUARD_ON_OVERFLOW has a value that is not allowed: use observe or raise or split; "
+            "the default is used",
+            code=0,
+        ),
         *(
             Mistake(
                 f"WS_GUARD_SZIING=off {command}",
@@ -171,13 +184,14 @@ MISTAKES: dict[str, list[Mistake]] = {
             for command, code in (
                 ("ws-guard run -- true", 0),
                 ("ws-guard status --board typo", 1),
-                ("PYTHONPATH=stand-in:$PYTHONPATH python -S -c '" + INSTALL + "'", 0),
+                (f"PYTHONPATH=stand-in:$PYTHONPATH python -S -c '{INSTALL}'", 0),
             )
         ),
     ],
     "a program or log that is not there": [
         Mistake("ws-guard run -- vlm serve glm", "vlm: command not found; name a program behind"),
         Mistake("ws-guard run -- ./late.py", "./late.py: Permission denied; name a program"),
+        Mistake("ws-guard run --apply -- vllm serve glm", "--apply: vllm is not installed beside"),
         Mistake("ws-guard explain engine.log", "engine.log cannot be read: No such file or direct"),
         Mistake("ws-guard explain empty", "empty is a directory: name a log file, or pass --board"),
         Mistake("ws-guard explain late.py", "no known fault of a workspace in late.py", code=1),

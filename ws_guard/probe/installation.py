@@ -146,7 +146,9 @@ class Probe:
         self._contract, verdict, reason = judge_installation()
         self.verdict = verdict
         if verdict == "mismatch":
-            say(f"the probe stays off: {reason}")
+            # A free-threaded Python is none of a contract's doing.
+            known = "; ws-guard verify compares it with what is known" if self._contract else ""
+            say(f"the probe stays off: {reason}{known}")
         elif verdict == "not_installed" and not later:
             # A plugin also comes into processes that have no use for FlashInfer.
             needed = f"flashinfer-python {OLDEST_SEEN} or newer"
