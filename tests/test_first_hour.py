@@ -158,6 +158,10 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake("ws-guard status --board late.py", "the board is not a directory; set WS_GUARD_BO"),
         Mistake("ws-guard run --board late.py -- true", "late.py is not a directory; set WS_GUARD"),
         Mistake("ws-guard run --board late.py/x -- true", "x: Not a directory; set WS_GUARD_BOARD"),
+        Mistake(
+            "WS_GUARD_BOARD_GROUP=$(id -g) ws-guard run --board typo -- true",
+            "typo: make the shared one first",
+        ),
         Mistake("WS_GUARD_BOARD_GROUP=nogroup-x ws-guard status", "there is no such group"),
         Mistake(
             "WS_GUARD_BOARD=$OTHERS PYTHONPATH=stand-in:$PYTHONPATH "

@@ -127,6 +127,8 @@ def _check_board(settings: Settings) -> None:
         there = board.is_there()
     except BoardError as error:
         raise InputError(str(error)) from None
+    if not there and board.group is not None:
+        raise InputError(f"there is no board {board.path}: make the shared one first")
     parent = Path(board.path)
     while not there and not parent.exists():
         parent = parent.parent

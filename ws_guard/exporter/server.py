@@ -138,9 +138,10 @@ def _tell_of_board(settings: Settings) -> None:
     try:
         board = open_board(settings.board, settings.board_group, settings.trusted_uids)
         if not board.is_there():
+            whose = "the first worker makes it" if board.group is None else "mount or make it"
             print(
-                f"ws-guard: there is no board {board.path} yet: the first worker makes it; "
-                "--board or WS_GUARD_BOARD names another",
+                f"ws-guard: there is no board {board.path} yet: {whose}; --board or "
+                "WS_GUARD_BOARD names another",
                 file=sys.stderr,
             )
     except BoardError as error:
