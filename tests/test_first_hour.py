@@ -87,7 +87,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake(f"ws-guard plan {VLLM} -tp eight", "-tp of the launch command: 'eight' cannot be"),
         Mistake(
             "ws-guard plan -- vllm serve glm --heads 64",
-            f"--heads {NO_FLAG} --heads of ws-guard plan, before the --?",
+            f"--heads {NO_FLAG} --heads of ws-guard plan, before the command?",
         ),
         Mistake("ws-guard plan -- vllm bench", "it needs 'vllm serve', 'sglang serve', or"),
     ],

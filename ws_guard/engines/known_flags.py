@@ -18,7 +18,19 @@ from typing import NamedTuple
 _ALIKE = 0.75
 _GLUED = re.compile(r"(-[a-z]+)(\d+)")
 #: `plan`'s own, that somebody may write behind the `--`.
-_OWN = ("--heads", "--max-q-len", "--workspace-bytes", "--sm-count", "--engine-version")
+_OWN = (
+    "--heads",
+    "--max-q-len",
+    "--workspace-bytes",
+    "--flashinfer",
+    "--gpu",
+    "--sm-count",
+    "--engine",
+    "--engine-version",
+    "--sweep",
+    "--plot",
+    "--json",
+)
 
 
 class KnownFlags(NamedTuple):
@@ -50,7 +62,7 @@ class KnownFlags(NamedTuple):
         if begun and name != "--":
             return " or ".join(begun)
         if name in _OWN:
-            return f"{name} of ws-guard plan, before the --"
+            return f"{name} of ws-guard plan, before the command"
         if name.startswith("--no-") and f"--{name.removeprefix('--no-')}" in self.values:
             return None
         # Where a flag without a bearing is nearer no size is wrong; the engine will refuse it.

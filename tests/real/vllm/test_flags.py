@@ -40,7 +40,7 @@ VLLM_REFUSES = {
     "--pp 2": "--pipeline-parallel-size",
     "--chunked-prefill-size 8192": "--max-num-batched-tokens",
     "--kv-cache-type fp8": "--kv-cache-dtype",
-    "--heads 64": "--heads of ws-guard plan, before the --",
+    "--heads 64": "--heads of ws-guard plan, before the command",
 }
 SGLANG_REFUSES = {
     "-tp 8": "--tp-size",
@@ -50,7 +50,7 @@ SGLANG_REFUSES = {
     "--chunk-prefill-size 8192": "--chunked-prefill-size",
     "--max-num-seqs 8": "--max-running-requests",
     "--max-model-len 4096": "--context-length",
-    "--workspace-bytes 1": "--workspace-bytes of ws-guard plan, before the --",
+    "--workspace-bytes 1": "--workspace-bytes of ws-guard plan, before the command",
 }
 #: Written out, begun, glued, underscored: what argparse takes is taken.
 VLLM_TAKES = [
