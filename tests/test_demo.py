@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
+import httpx
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
 NEWEST = ROOT / ".venv-flashinfer-0.7.4" / "bin" / "python"
@@ -35,6 +42,44 @@ def test_layout_b_on_the_real_launcher() -> None:
     assert "step of 12,288 tokens: refused on 8 ranks" in done.stdout
     assert done.stdout.count("[ok]") == 7
     assert "FAILED" not in done.stdout
+
+
+def test_the_crash_stays_on_the_page_until_somebody_has_seen_it() -> None:
+    """At a terminal, where Enter goes on; the pause is longer than this test may take."""
+    keyboard, terminal = pty.openpty()
+    options = ["--pause", "3600", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "ws_guard", "demo", *options],
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        told = list(until("Enter goes on", process.stdout))
+        (url,) = re.findall(r"status page (\S+)/", "".join(told))
+        page = httpx.get(f"{url}/readyz?verbose")
+        assert (page.status_code, "[-]no_overflow failed" in page.text) == (503, True)
+        os.write(keyboard, b"\n")
+        told = list(until("Ctrl-C ends it", process.stdout))
+        assert any("all checks passed" in line for line in told)
+        assert httpx.get(f"{url}/readyz").status_code == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(keyboard)
+        os.close(terminal)
+
+
+def until(word: str, stream: IO[str]) -> Iterator[str]:
+    """The lines of a stream up to the one that holds a word."""
+    for line in stream:
+        yield line
+        if word in line:
+            return
+    pytest.fail(f"the stream ended before {word!r}")
 
 
 def test_without_a_compiler_a_stand_in_serves(tmp_path: Path) -> None:
