@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 DEFAULT_LISTEN = "127.0.0.1:19456"
@@ -158,6 +157,8 @@ def misspelt_settings(environ: Mapping[str, str] | None = None) -> list[str]:
     for name in sorted(os.environ if environ is None else environ):
         if name in DECLARED or not name.upper().startswith("WS"):
             continue
+        from difflib import get_close_matches  # of no use to most workers
+
         # Of a right beginning only the rest is compared: it is most of what they have in common.
         known = {each.removeprefix(_PREFIX): each for each in DECLARED}
         if name.startswith(_PREFIX):
