@@ -1,5 +1,4 @@
-"""What the documents show: their blocks, the commands in their sentences, in the heads of manifests
-and in `--help`."""
+"""What the documents show: blocks, commands in sentences, and those in the heads of manifests."""
 
 from __future__ import annotations
 
@@ -10,7 +9,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 
 #: Every document of ours, and every file that is set up by hand and may say how in its comments.
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("dashboards/**/*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("dashboards/**/*.md")]
+)
 MANIFESTS = sorted(
     path
     for pattern in ("dashboards/**/*.y*ml", "docker-compose.yaml", "Dockerfile", "Makefile")
@@ -70,8 +71,8 @@ def prose_of(path: Path) -> str:
 
 def indented_of(path: Path) -> list[str]:
     """The lines of its indented blocks."""
-    after_empty = r"(?<=\n\n)(?: {4}.*\n)+"
-    return [line.strip() for part in re.findall(after_empty, prose_of(path)) for line in part.split("\n")]
+    found = re.findall(r"(?<=\n\n)(?: {4}.*\n)+", prose_of(path))
+    return [line.strip() for part in found for line in part.split("\n")]
 
 
 def spans_of(path: Path) -> list[str]:

@@ -1,33 +1,42 @@
-"""`kubectl`, `helm` and `docker` without what they need: names and values are held against the files
-that are shipped, and what would run in a container runs here."""
+"""`kubectl`, `helm` and `docker` without what they need: names and values are those of our files.
+
+What `kubectl exec` would run in a container runs here.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import yaml
-from installing import refuse
+from answers import become, refuse, unknown
 
 ROOT = Path(__file__).parents[2]
+#: Options of `kubectl` with a value, and those that stand alone.
+WITH_VALUE = {"-n", "-c", "-f", "-l", "-o"}
+ALONE = re.compile(r"--(previous|prefix|timestamps|tail=\d+)")
 KUBERNETES = ROOT / "dashboards" / "kubernetes"
 #: The value in a pod that a reader of the runbook looks for.
 SIZE = {"name": "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE", "value": "2561671168"}
 
 
+def _read(path: Path) -> list[Any]:
+    """The documents of a YAML file. Imported here: most commands start without."""
+    import yaml
+
+    return list(yaml.safe_load_all(path.read_text()))
+
+
 def _pod() -> dict[str, Any]:
-    template: dict[str, Any] = yaml.safe_load((KUBERNETES / "deployment.yaml").read_text())
-    pod: dict[str, Any] = template["spec"]["template"]
+    (deployment,) = _read(KUBERNETES / "deployment.yaml")
+    pod: dict[str, Any] = deployment["spec"]["template"]
     return pod
 
 
 def kubectl(arguments: list[str]) -> int:
     """`exec`, `logs`, `get`, `port-forward` and `apply`, of the pods of deployment.yaml."""
-    known = {"-n", "-c", "-f", "-l", "-o"}
     options: dict[str, str] = {}
     words: list[str] = []
     rest = list(arguments)
@@ -35,12 +44,12 @@ def kubectl(arguments: list[str]) -> int:
         word = rest.pop(0)
         if word == "--":
             break
-        if word in known:
+        if word in WITH_VALUE:
             options[word] = rest.pop(0)
-        elif not word.startswith("-") or re.fullmatch(r"--(previous|tail=\d+|prefix|timestamps)", word):
+        elif not word.startswith("-") or ALONE.fullmatch(word):
             words.append(word)
         else:
-            return refuse(f"kubectl {word}: not looked at by these tests")
+            return unknown(f"kubectl {word}")
     verb = next((word for word in words if not word.startswith("-")), "")
     return {"exec": _exec, "logs": _logs, "get": _get, "apply": _apply}.get(verb, _forward)(
         words, options, rest
@@ -50,14 +59,15 @@ def kubectl(arguments: list[str]) -> int:
 def _exec(_words: list[str], options: dict[str, str], command: list[str]) -> int:
     if problem := _no_container(options["-c"]):
         return refuse(problem)
-    os.execvp(command[0], command)
+    return become(*command)
 
 
 def _logs(words: list[str], options: dict[str, str], _rest: list[str]) -> int:
     if "-c" in options and (problem := _no_container(options["-c"])):
         return refuse(problem)
-    log = Path("engine.log").read_text()
-    print(log if "--prefix" not in words else re.sub("^", "[pod/vllm-0/engine] ", log, flags=re.M))
+    prefix = "[pod/vllm-0/engine] " if "--prefix" in words else ""
+    for line in Path("engine.log").read_text().splitlines():
+        print(prefix + line)
     print("INFO ws_guard: attached")
     return 0
 
@@ -68,21 +78,24 @@ def _get(words: list[str], options: dict[str, str], _rest: list[str]) -> int:
     if name and pod["metadata"]["labels"].get(name) != value:
         return refuse(f"no pod has the label {name}={value}")
     if not {"pod", "pods"} & set(words):
-        return refuse(f"kubectl {words}: not looked at by these tests")
+        return unknown(f"kubectl {words}")
     pod["spec"]["containers"][0].setdefault("env", []).append(SIZE)
-    print(yaml.safe_dump(pod))
+    # JSON is YAML; a reader looks for lines.
+    print(json.dumps(pod, indent=2))
     return 0
 
 
 def _apply(_words: list[str], options: dict[str, str], _rest: list[str]) -> int:
-    documents = list(yaml.safe_load_all(Path(options["-f"]).read_text()))
-    return 0 if all("kind" in each for each in documents) else refuse(f"{options['-f']}: no manifest")
+    documents = _read(Path(options["-f"]))
+    return (
+        0 if all("kind" in each for each in documents) else refuse(f"{options['-f']}: no manifest")
+    )
 
 
 def _forward(words: list[str], _options: dict[str, str], _rest: list[str]) -> int:
     port = _container("exporter")["ports"][0]["containerPort"]
     if words[0] != "port-forward" or words[2] != str(port):
-        return refuse(f"kubectl {words}: not looked at by these tests")
+        return unknown(f"kubectl {words}")
     return 0
 
 
@@ -103,7 +116,7 @@ def _no_container(name: str) -> str:
 def helm(arguments: list[str]) -> int:
     """`helm install NAME CHART --namespace N --set A=B`: the chart has these values."""
     if arguments[0] not in ("install", "upgrade", "template"):
-        return refuse(f"helm {arguments[0]}: not looked at by these tests")
+        return unknown(f"helm {arguments[0]}")
     chart = next((Path(each) for each in arguments if (Path(each) / "Chart.yaml").exists()), None)
     if chart is None:
         return refuse(f"no chart in {arguments}")
@@ -119,14 +132,14 @@ def helm(arguments: list[str]) -> int:
 
 def set_values(arguments: list[str]) -> dict[str, str]:
     """What `--set` sets, by path."""
-    pairs = [after for word, after in zip(arguments, arguments[1:], strict=False) if word == "--set"]
+    pairs = [after for word, after in pairwise(arguments) if word == "--set"]
     return dict(pair.split("=", 1) for pair in pairs)
 
 
 def docker(arguments: list[str]) -> int:
     """`docker compose up|down`, and `docker build` with build arguments of the Dockerfile."""
     if arguments[0] == "compose":
-        services = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())["services"]
+        services = _read(ROOT / "docker-compose.yaml")[0]["services"]
         files = [ROOT / each.get("build", ".") / "Dockerfile" for each in services.values()]
         known = {"up", "down", "logs", "--build", "--detach", *services}
         unknown = set(arguments[1:]) - known
@@ -136,6 +149,4 @@ def docker(arguments: list[str]) -> int:
         given = re.findall(r"--build-arg[ =](\w+)=", " ".join(arguments))
         unknown = set(given) - set(re.findall(r"^ARG (\w+)", text, re.MULTILINE))
         return refuse(f"the Dockerfile has no {unknown}") if unknown else 0
-    return refuse(f"docker {arguments}: not looked at by these tests")
-
-
+    return unknown(f"docker {arguments}")

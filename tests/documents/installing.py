@@ -1,10 +1,11 @@
-"""`pip`, `uv`, `pipx` and `conda`: what they are asked to install is looked at, and not installed."""
+"""`pip`, `uv`, `pipx` and `conda`: what they would install is looked at, and not installed."""
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
+
+from answers import refuse, unknown
 
 ROOT = Path(__file__).parents[2]
 #: Options of `install` that the documents use, and whether a value follows.
@@ -27,13 +28,13 @@ OTHERS = {"vllm", "sglang", "flashinfer-python", "build", "twine"}
 def pip(arguments: list[str]) -> int:
     """`install` and `uninstall`, with requirements whose extras we have."""
     if arguments[:1] not in (["install"], ["uninstall"]):
-        return refuse(f"pip {arguments[:1]}: not looked at by these tests")
+        return unknown(f"pip {arguments[:1]}")
     rest = arguments[1:]
     while rest:
         word = rest.pop(0)
         if word.startswith("-"):
             if word not in OPTIONS:
-                return refuse(f"{word}: not looked at by these tests")
+                return unknown(word)
             if not OPTIONS[word]:
                 continue
             word = rest.pop(0)
@@ -45,7 +46,7 @@ def pip(arguments: list[str]) -> int:
 def uv(arguments: list[str]) -> int:
     """`uv pip install` and `uv tool install`."""
     if arguments[:1] not in (["pip"], ["tool"]):
-        return refuse(f"uv {arguments}: not looked at by these tests")
+        return unknown(f"uv {arguments}")
     return pip(arguments[1:])
 
 
@@ -57,7 +58,7 @@ def pipx(arguments: list[str]) -> int:
 def conda(arguments: list[str]) -> int:
     """`conda run -n ENVIRONMENT python -m pip ...`."""
     if arguments[:2] != ["run", "-n"] or arguments[3:6] != ["python", "-m", "pip"]:
-        return refuse(f"conda {arguments}: not looked at by these tests")
+        return unknown(f"conda {arguments}")
     return pip(arguments[6:])
 
 
@@ -76,9 +77,3 @@ def _problem(requirement: str) -> str:
 def _optional_dependencies() -> str:
     text = (ROOT / "pyproject.toml").read_text()
     return text.partition("[project.optional-dependencies]")[2].partition("[project.scripts]")[0]
-
-
-def refuse(why: str) -> int:
-    """2, and why."""
-    print(why, file=sys.stderr)
-    return 2

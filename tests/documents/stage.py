@@ -23,8 +23,9 @@ from ws_guard.board import Board
 #: The crash that the documents tell of, as vLLM's log has it.
 CRASH_LOG = f"""\
 (APIServer pid=7) INFO 07-05 11:59:58 [api_server.py:9] vLLM API server version 0.26.0
-(APIServer pid=7) INFO 07-05 11:59:58 [utils.py:253] non-default args: {{'model': 'zai-org/GLM-5.2', \
-'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, 'max_num_batched_tokens': 16384}}
+(APIServer pid=7) INFO 07-05 11:59:58 [utils.py:253] non-default args: \
+{{'model': 'zai-org/GLM-5.2', 'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, \
+'max_num_batched_tokens': 16384}}
 (Worker_TP0_DCP0 pid=9) ERROR 07-05 12:00:01 [core.py:9] \
 {overflow("trtllm_gen_softmax_workspace", 1_611_661_312, 404_750_336)}
 """
@@ -52,7 +53,21 @@ for rows in (3_080, 12_288):
     calls.decode(rows)
 """
 #: Tools of the system that the documents use, as they are.
-SYSTEM = ("bash", "sh", "cat", "grep", "head", "id", "install", "ls", "mkdir", "mktemp", "rm", "sed", "tail")
+SYSTEM = (
+    "bash",
+    "sh",
+    "cat",
+    "grep",
+    "head",
+    "id",
+    "install",
+    "ls",
+    "mkdir",
+    "mktemp",
+    "rm",
+    "sed",
+    "tail",
+)
 
 _PLACES = {
     # The board of a pod, of a host and of a user, as the documents name it.
@@ -87,7 +102,8 @@ class Stage:
             assert found, name
             (self._bin / name).symlink_to(found)
         for name in PROGRAMS:
-            script = f'#!/bin/sh\nexec {sys.executable} {Path(__file__).parent}/programs.py {name} "$@"\n'
+            stand_in = f"{sys.executable} {Path(__file__).parent}/programs.py {name}"
+            script = f'#!/bin/sh\nexec {stand_in} "$@"\n'
             (self._bin / name).write_text(script)
             (self._bin / name).chmod(0o755)
 
@@ -160,7 +176,9 @@ def commands_of(script: str) -> list[str]:
 def _is_whole(command: str) -> bool:
     if command.endswith("\\"):
         return False
-    asked = subprocess.run(["bash", "-n"], input=command, capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        ["bash", "-n"], input=command, capture_output=True, text=True, check=False
+    )
     if "here-document" in asked.stderr or "unexpected end of file" in asked.stderr:
         return False
     if "unexpected EOF" in asked.stderr:

@@ -1,6 +1,6 @@
-"""Every command that the documents show is run as it is written, and prints what they say it prints.
+"""Every command that the documents show runs as it is written, and prints what they say.
 
-What cannot be run as written is in `programs.REASONS` and `programs.LONG`, with what is checked instead.
+What cannot run as written is in `programs.REASONS` and `ours.LONG`, with what is checked instead.
 A program that nobody thought of fails: nothing is passed over.
 """
 
@@ -30,7 +30,10 @@ BLOCKS = [block for path in DOCUMENTS for block in blocks_of(path)]
 MAY_SAY_NO = re.compile(r"\bws-guard (plan|status|run)\b")
 #: What differs from run to run: a moment, and the directory of a board.
 VARIES = (
-    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}", r"\\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d\\.\\d{3}"),
+    (
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}",
+        r"\\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d\\.\\d{3}",
+    ),
     (r"/dev/shm/ws_guard-run-\w+", r"/dev/shm/ws_guard-run-\\w+"),
 )
 
@@ -58,7 +61,9 @@ def pairs() -> list[tuple[Block, Block]]:
         for block in blocks_of(path):
             if block.language == "text":
                 assert before is not None, f"{block.where}: no command stands before this output"
-                assert before.section == block.section, f"{block.where}: not in its command's section"
+                assert before.section == block.section, (
+                    f"{block.where}: not in its command's section"
+                )
                 found.append((before, block))
             before = block if block.language in ("sh", "python") else before
     return found
@@ -132,7 +137,9 @@ def metrics() -> tuple[Metric, ...]:
 @pytest.mark.parametrize("block", shown("promql"), ids=name_of)
 def test_expressions_ask_for_metrics_of_ours(block: Block, metrics: tuple[Metric, ...]) -> None:
     asked = set(re.findall(r"\bws_guard_\w+", block.text))
-    known = {f"ws_guard_{metric.name}{end}" for metric in metrics for end in ("", "_bucket", "_count")}
+    known = {
+        f"ws_guard_{metric.name}{end}" for metric in metrics for end in ("", "_bucket", "_count")
+    }
     assert asked
     assert asked <= known
 

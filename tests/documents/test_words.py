@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
-import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING
 
+import httpx
 import installing
+import ours
 import programs
 import pytest
 import typer
 from blocks import DOCUMENTS, MANIFESTS, ROOT, prose_of, relative, spans_of
 
 from ws_guard.cli import app
-from ws_guard.settings import DECLARED
+from ws_guard.settings import DECLARED, require_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,14 +76,14 @@ def check(arguments: list[str], span: str) -> None:
         assert programs.PROGRAMS[program](rest) == 0, span
     elif program in ("python", "python3") and rest:
         name = rest[1] if rest[0] == "-m" else rest[0]
-        if any(re.fullmatch(pattern, name) for pattern in programs.LONG):
-            assert programs.check_long(name, rest[2:] if rest[0] == "-m" else rest[1:]) == 0, span
-        elif rest[0] == "-m" and name not in programs.OF_ENGINES:
-            assert programs.find_spec(name), span
+        if ours.is_long(name):
+            assert ours.look_at(name, rest[2:] if rest[0] == "-m" else rest[1:]) == 0, span
+        elif rest[0] == "-m" and name not in ours.OF_ENGINES:
+            assert ours.find_spec(name), span
 
 
 def parse(arguments: list[str], span: str) -> None:
-    """A command line of ours, by its own parser: subcommand, options, and the kinds of their values."""
+    """A command line of ours, by its own parser: subcommand, options, kinds of their values."""
     group = typer.main.get_command(app)
     words = [each for each in arguments if not each.startswith("[")]
     if not words:
@@ -94,18 +94,24 @@ def parse(arguments: list[str], span: str) -> None:
         command = group.commands.get(words.pop(0))  # type: ignore[attr-defined]
         assert command is not None, f"no such command: {span}"
     own = words[: words.index("--")] if "--" in words else words
-    context = typer.Context(command, info_name="ws-guard")
-    try:
-        command.make_parser(context).parse_args(list(own))
-    except Exception as error:  # noqa: BLE001 - whatever the parser has against it
-        # A flag that is only named, `--board`, lacks its value.
-        assert "requires an argument" in str(error), f"{span}: {error}"
+    parser = command.make_parser(typer.Context(command, info_name="ws-guard"))
+    # A flag that is only named, `--board`, gets a value.
+    flags_alone = [*own, "1"] if own and own[-1].startswith("--") else own
+    parser.parse_args(list(flags_alone))
 
 
 @pytest.mark.parametrize("path", [*DOCUMENTS, *MANIFESTS], ids=by_name)
 def test_settings_are_known(path: Path) -> None:
     named = set(re.findall(r"\bWS_GUARD_[A-Z_]*[A-Z]\b", path.read_text()))
     assert named <= set(DECLARED) | NO_SETTINGS | settings_of_tests(), path.name
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *MANIFESTS], ids=by_name)
+def test_values_of_settings_are_allowed(path: Path) -> None:
+    given = re.findall(r"(?<!-)\b(WS_GUARD_\w+)=([^\s`$|]+)", path.read_text())
+    for name, value in given:
+        if name in DECLARED and "..." not in value:
+            require_settings({name: value.rstrip(".,;:)")})
 
 
 def settings_of_tests() -> set[str]:
@@ -134,9 +140,5 @@ def test_files_that_are_named_are_there(path: Path) -> None:
 def test_routes_answer(path: Path, stage: Stage) -> None:
     routes = r"(?<![\w.}/])(/(?:metrics|health|readyz|livez|api/v1/\w+)(?:\?[\w=&]*)?)(?![\w/*])"
     for route in set(re.findall(routes, prose_of(path))):
-        try:
-            with urllib.request.urlopen(stage.exporter + route) as answer:  # noqa: S310 - ours
-                answer.read()
-        except urllib.error.HTTPError as error:  # noqa: PERF203
-            # 503: not ready, which is an answer; 422 where the sentence leaves out which rank.
-            assert error.code in (422, 503), route
+        # 503: not ready, which is an answer; 422 where the sentence leaves out which rank.
+        assert httpx.get(stage.exporter + route).status_code in (200, 422, 503), route
