@@ -92,5 +92,16 @@ def head_of(path: Path) -> Block:
     return Block(relative(path), 1, "head", "sh", "".join(f"{line}\n" for line in commands))
 
 
+def notes_of_chart() -> Block:
+    """The commands that Helm prints once it has installed the chart, for a release `vllm`."""
+    path = ROOT / "dashboards" / "kubernetes" / "chart" / "templates" / "NOTES.txt"
+    text = path.read_text()
+    for pattern, value in ((r"\.Values\.port", "19456"), (r"[^}]*", "vllm")):
+        text = re.sub(rf"{{{{ {pattern} }}}}", value, text)
+    return Block(
+        relative(path), 1, "", "sh", "\n".join(re.findall(r"^  (.+)$", text, re.MULTILINE))
+    )
+
+
 def _comments(path: Path) -> list[str]:
     return [line for line in path.read_text().split("\n") if _COMMENT.match(line)]

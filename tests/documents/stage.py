@@ -53,22 +53,9 @@ for rows in (3_080, 12_288):
     calls.decode(rows)
 """
 #: Tools of the system that the documents use, as they are.
-SYSTEM = (
-    "bash",
-    "sh",
-    "cat",
-    "grep",
-    "head",
-    "id",
-    "install",
-    "ls",
-    "mkdir",
-    "mktemp",
-    "rm",
-    "sed",
-    "tail",
-)
+SYSTEM = ("bash", "sh", "cat", "grep", "head", "id", "install", "ls", "mkdir", "rm", "sed", "tail")
 
+_BUILT = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
 _PLACES = {
     # The board of a pod, of a host and of a user, as the documents name it.
     r"(?<![\w/.])/board\b(?!/)|/dev/shm/ws_guard(-\w+)?\b": "board",
@@ -188,12 +175,14 @@ def _is_whole(command: str) -> bool:
 
 
 def _put_tree(directory: Path) -> None:
-    """What git has, so that nothing that a block does reaches the tree itself."""
+    """A copy, so that nothing that a block does reaches the tree itself."""
     directory.mkdir()
-    for name in ("benchmarks", "dashboards", "docs", "tests", "ws_guard", ".ci"):
-        shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in ROOT.iterdir():
-        if path.is_file():
+        if path.name.startswith(".") or path.name in ("build", "dist"):
+            continue
+        if path.is_dir():
+            shutil.copytree(path, directory / path.name, ignore=_BUILT)
+        else:
             shutil.copy(path, directory)
 
 

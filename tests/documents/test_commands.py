@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 import typer
-from blocks import DOCUMENTS, LANGUAGES, MANIFESTS, Block, blocks_of, head_of, indented_of
+from blocks import (
+    DOCUMENTS,
+    LANGUAGES,
+    MANIFESTS,
+    Block,
+    blocks_of,
+    head_of,
+    indented_of,
+    notes_of_chart,
+)
 from programs import PROGRAMS
 
 from ws_guard.cli import app
@@ -72,7 +81,10 @@ def pairs() -> list[tuple[Block, Block]]:
 OUTPUTS = dict(pairs())
 RUN = [
     block
-    for block in [*shown("sh"), *shown("python"), *map(head_of, MANIFESTS), *examples_of_help()]
+    for block in [
+        *(*shown("sh"), *shown("python"), notes_of_chart()),
+        *(*map(head_of, MANIFESTS), *examples_of_help()),
+    ]
     if block.text.strip()
 ]
 
