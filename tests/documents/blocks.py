@@ -98,9 +98,8 @@ def notes_of_chart() -> Block:
     text = path.read_text()
     for pattern, value in ((r"\.Values\.port", "19456"), (r"[^}]*", "vllm")):
         text = re.sub(rf"{{{{ {pattern} }}}}", value, text)
-    return Block(
-        relative(path), 1, "", "sh", "\n".join(re.findall(r"^  (.+)$", text, re.MULTILINE))
-    )
+    commands = re.findall(r"^  (.+)$", text, re.MULTILINE)
+    return Block("NOTES.txt of the chart", 1, "", "sh", "\n".join(commands))
 
 
 def _comments(path: Path) -> list[str]:
