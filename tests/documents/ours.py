@@ -29,13 +29,18 @@ _WS_GUARD = (sys.executable, "-m", "ws_guard")
 
 
 def ws_guard(arguments: list[str]) -> int:
-    """Ours: it runs, but `serve` ends once it has answered, and `run` leaves no board behind."""
+    """Ours: it runs, but `serve` ends once it has answered, and `run` leaves no board behind.
+
+    `demo` takes long: tests/test_demo.py plays it.
+    """
     if arguments[:1] == ["serve"]:
         return _serve(arguments)
     if "--watch" in arguments:
         return _until_interrupted(arguments)
     if arguments[:1] == ["run"] and "--board" not in arguments:
         return _run_on_a_board_of_its_own(arguments)
+    if arguments[:1] == ["demo"]:
+        return _has_flags([*_WS_GUARD, "demo"], arguments[1:])
     return become(*_WS_GUARD, *arguments)
 
 
@@ -61,13 +66,15 @@ def _serve(arguments: list[str]) -> int:
 
 
 def _until_interrupted(arguments: list[str]) -> int:
-    process = subprocess.Popen([*_WS_GUARD, *arguments], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    # It has drawn once; Ctrl-C is how it ends.
-    process.stdout.read(1)
+    """Ctrl-C, once something is drawn: on a terminal, since elsewhere nothing is until the end."""
+    ours, theirs = os.openpty()
+    process = subprocess.Popen([*_WS_GUARD, *arguments], stdout=theirs)
+    os.close(theirs)
+    drawn = os.read(ours, 65_536)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
-    return process.returncode
+    code = process.wait(20)
+    os.close(ours)
+    return 0 if drawn and code == 128 + signal.SIGINT else refuse(f"ended with {code}: {drawn!r}")
 
 
 def _run_on_a_board_of_its_own(arguments: list[str]) -> int:
@@ -78,7 +85,8 @@ def _run_on_a_board_of_its_own(arguments: list[str]) -> int:
     )  # fmt: skip
     print(done.stdout, end="", flush=True)
     for board in set(re.findall(r"/dev/shm/ws_guard-run-\w+", done.stdout)):
-        shutil.rmtree(board)
+        # It is there only where a call did not fit.
+        shutil.rmtree(board, ignore_errors=True)
     return done.returncode
 
 
@@ -107,10 +115,13 @@ def look_at(name: str, rest: list[str]) -> int:
     is_script = name.endswith(".py")
     if not (Path(name).exists() if is_script else find_spec(name)):
         return refuse(f"there is no {name}")
-    flags = [each.partition("=")[0] for each in rest if each.startswith("-")]
+    return _has_flags([sys.executable, *([name] if is_script else ["-m", name])], rest)
+
+
+def _has_flags(command: list[str], arguments: list[str]) -> int:
+    flags = [each.partition("=")[0] for each in arguments if each.startswith("-")]
     if not flags:
         return 0
-    command = [sys.executable, *([name] if is_script else ["-m", name]), "--help"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    told = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
     strange = [each for each in flags if not re.search(rf"(?<![\w-]){each}(?![\w-])", told.stdout)]
-    return refuse(f"{name} has no {strange}: {told.stdout}{told.stderr}") if strange else 0
+    return refuse(f"no {strange} in: {told.stdout}{told.stderr}") if strange else 0
