@@ -7,6 +7,7 @@ what is checked instead. A program that is not here does not exist for the docum
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import traceback
@@ -16,7 +17,7 @@ from typing import NoReturn
 import cluster
 import installing
 import ours
-from answers import refuse, unknown
+from answers import become, refuse, unknown
 
 #: Why a program is not run as written.
 REASONS = {
@@ -26,6 +27,7 @@ REASONS = {
     "git": "needs a network: nothing but its subcommand is checked",
     "helm": "needs a cluster: its values are checked here, and rendered in tests/observability",
     "htpasswd": "asks a person for a password: it writes the user, with a password of ours",
+    "install": "needs root for another's group: it is made for this user's where that is missing",
     "kubectl": "needs a cluster: containers and labels are checked; what it executes runs here",
     "make": "builds environments: `make --dry-run` runs",
     "pip": "needs an index of packages: requirements, extras and options are checked",
@@ -85,6 +87,14 @@ def htpasswd(arguments: list[str]) -> int:
     return 0
 
 
+def install(arguments: list[str]) -> int:
+    """`install --directory`: beside the board of the stage, which has to stay as it is."""
+    *options, directory = arguments
+    mine = [each for each in options if os.geteuid() == 0 or not each.startswith("--group=")]
+    found = shutil.which("install", path=os.environ["DOCUMENTED_PATH"]) or "install"
+    return become(found, *mine, f"{directory}-made")
+
+
 def git(arguments: list[str]) -> int:
     """`git clone`."""
     return 0 if arguments[:1] == ["clone"] else unknown(f"git {arguments}")
@@ -97,6 +107,7 @@ PROGRAMS: dict[str, Callable[[list[str]], int]] = {
     "git": git,
     "helm": cluster.helm,
     "htpasswd": htpasswd,
+    "install": install,
     "kubectl": cluster.kubectl,
     "make": make,
     "pip": installing.pip,
