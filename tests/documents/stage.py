@@ -56,12 +56,15 @@ for rows in (3_080, 12_288):
 SYSTEM = ("bash", "sh", "cat", "grep", "head", "id", "ls", "mkdir", "rm", "sed", "tail")
 
 _BUILT = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
-_PLACES = {
-    # The board of a pod, of a host and of a user, as the documents name it.
-    r"(?<![\w/.])/board\b(?!/)|/dev/shm/ws_guard(-\w+)?\b": "board",
+#: What a command of the documents has a place of this stage for.
+_PLACES = re.compile(
+    # The board of a pod, of a host and of a user.
+    r"(?P<board>(?<![\w/.])/board\b(?!/)|/dev/shm/ws_guard(?:-\w+)?\b)"
+    # What a reader is to make.
+    r"|(?P<made>(?<![\w/.])/tmp(?=/))"
     # The exporter's own default address.
-    r"(?<=127\.0\.0\.1:)19456": "port",
-}
+    r"|(?P<port>(?<=127\.0\.0\.1:)19456)"
+)
 
 
 class Done(NamedTuple):
@@ -93,13 +96,15 @@ class Stage:
             script = f'#!/bin/sh\nexec {stand_in} "$@"\n'
             (self._bin / name).write_text(script)
             (self._bin / name).chmod(0o755)
+        # As `make` would have made it.
+        (self.directory / ".venv").mkdir()
+        (self.directory / ".venv" / "bin").symlink_to(self._bin)
 
     def place(self, text: str) -> str:
         """A command with this stage's board and port in place of those of the documents."""
-        told = {"board": str(self.board), "port": self.exporter.rpartition(":")[2]}
-        for pattern, what in _PLACES.items():
-            text = re.sub(pattern, told[what], text)
-        return text
+        port = self.exporter.rpartition(":")[2]
+        told = {"board": str(self.board), "made": str(self._home), "port": port}
+        return _PLACES.sub(lambda match: told[match.lastgroup or ""], text)
 
     def beside(self, name: str) -> Path:
         """Where the commands of a document run: those in a manifest's head beside it."""
@@ -111,6 +116,8 @@ class Stage:
         return {
             "PATH": str(self._bin),
             "HOME": str(self._home),
+            # What was compiled before need not be again.
+            "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", f"{Path.home()}/.cache"),
             "PYTHONPATH": str(ROOT),
             "HF_HUB_CACHE": str(self.directory / "hub"),
             "WS_GUARD_BOARD": str(self.board),
