@@ -123,10 +123,10 @@ def test_nor_when_the_board_fails(url: str, board: Board) -> None:
 
 def test_an_error_of_our_own_tells_nothing(board: Board) -> None:
     broken = f"""
-from ws_guard.exporter import app
+from ws_guard.exporter import checks
 def broken(*_):
     raise RuntimeError("{MARK}")
-app.examine = broken
+checks.examine = broken
 """
     script = broken + "import sys; from ws_guard.settings import require_settings; "
     script += "from ws_guard.exporter.server import serve; sys.exit(serve(require_settings()))"
