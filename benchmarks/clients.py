@@ -104,7 +104,8 @@ class Crowd:
         if piece and (self._fresh or not client.heard.endswith(self._end)):
             return False
         if not client.heard.startswith(b"HTTP/1.1 200 OK\r\n"):
-            return self._fail(client, client.heard[:30].decode(errors="replace") or "no answer")
+            status = client.heard.partition(b"\r\n")[0].decode(errors="replace")
+            return self._fail(client, status or "no answer")
         if not client.heard.endswith(self._end):
             return self._fail(client, "half an answer")
         self._tally.latencies.append(time.monotonic() - client.begun)
