@@ -104,8 +104,7 @@ class Crowd:
         if piece and (self._fresh or not client.heard.endswith(self._end)):
             return False
         if not client.heard.startswith(b"HTTP/1.1 200 OK\r\n"):
-            status = client.heard.partition(b"\r\n")[0].decode(errors="replace")
-            return self._fail(client, status or "no answer")
+            return self._fail(client, _first_and_last_line(client.heard) or "no answer")
         if not client.heard.endswith(self._end):
             return self._fail(client, "half an answer")
         self._tally.latencies.append(time.monotonic() - client.begun)
@@ -135,6 +134,12 @@ class Crowd:
         for client in [one for one in self._waiting.values() if one.begun < before]:
             self._fail(client, "late")
             self._next(client, again)
+
+
+def _first_and_last_line(answer: bytes) -> str:
+    """Its status, and what it says in the end."""
+    lines = answer.decode(errors="replace").splitlines()
+    return " ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))
 
 
 @dataclass

@@ -56,7 +56,7 @@ def test_what_goes_wrong_is_counted(board: Board) -> None:
         port = int(url.rpartition(":")[2])
         # No worker: not ready, and with a body that nobody expects.
         tally = Crowd(port, "/readyz", b"ok\n", 5, fresh=True).ask(0)
-        assert tally.errors == {"HTTP/1.1 503 Service Unavailable": 5}
+        assert tally.errors == {"HTTP/1.1 503 Service Unavailable not ready: workers_reporting": 5}
         tally = Crowd(port, "/livez", b"other\n", 5, fresh=True).ask(0)
         assert tally.errors == {"half an answer": 5}
         process.kill()
