@@ -17,20 +17,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import httpx
 import pytest
+from doors import SERVE, exporter_process
 from live_writer import BATCHES, NAMES
 from prometheus_client.parser import text_string_to_metric_families
 
 from ws_guard.board.format import EXACT_ROWS
-from ws_guard.exporter.events import EventLog
-from ws_guard.exporter.refresh import Refresher
-from ws_guard.exporter.server import Exporter
-from ws_guard.exporter.snapshot import BoardWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ws_guard.board import Board
-    from ws_guard.settings import Settings
 
 NIGHTLY = os.environ.get("WS_GUARD_NIGHTLY") == "1"
 WRITERS, SCRAPES = (72, 120) if NIGHTLY else (16, 10)
@@ -60,9 +56,10 @@ class Sheet(dict[Who, Counts]):
         return {label: value for (name, label), value in self[who].items() if name == series}
 
 
-def read_sheet(text: str) -> Sheet:
+def read_sheet(answer: httpx.Response) -> Sheet:
+    """The counts of a scrape; none of 503, since a machine may be too busy to read within 5 s."""
     sheet: defaultdict[Who, Counts] = defaultdict(dict)
-    for family in text_string_to_metric_families(text):
+    for family in text_string_to_metric_families(answer.text if answer.is_success else ""):
         for sample in family.samples:
             series = sample.name.removeprefix(_SERIES)
             if series in _COUNTED:
@@ -91,22 +88,29 @@ def writers(board: Board) -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate()
 
 
+#: `serve` that reads the board more often than it must: each scrape meets another read.
+OFTEN = """
+from ws_guard.exporter import refresh
+class Often(refresh.Refresher):
+    def __init__(self, watch, log):
+        super().__init__(watch, log, interval=0.01)
+refresh.Refresher = Often
+"""
+
+
 @pytest.fixture
-def exporter(board: Board, settings: Callable[..., Settings]) -> Iterator[Exporter]:
-    """An exporter that reads the board more often than it must: each scrape meets another read."""
-    refresher = Refresher(BoardWatch(board), EventLog(), interval=0.01)
-    exporter = Exporter(settings(), refresher)
-    exporter.start()
-    yield exporter
-    exporter.stop()
+def url(board: Board) -> Iterator[str]:
+    """An exporter as a process of its own."""
+    with exporter_process({"WS_GUARD_BOARD": board.path}, OFTEN + SERVE) as (_, url):
+        yield url
 
 
-def scrapes(exporter: Exporter) -> Iterator[Sheet]:
+def scrapes(url: str) -> Iterator[Sheet]:
     """One sheet after the other, each of a later read of the board."""
     end, before = time.monotonic() + PATIENCE, Sheet()
     with httpx.Client(timeout=PATIENCE) as client:
         while time.monotonic() < end:
-            sheet = read_sheet(client.get(f"{exporter.url}/metrics").text)
+            sheet = read_sheet(client.get(f"{url}/metrics"))
             if sheet != before and len(sheet) == WRITERS * len(NAMES):
                 yield sheet
                 before = sheet
@@ -133,10 +137,10 @@ def check_one(sheet: Sheet) -> None:
 
 @pytest.mark.timeout(2 * PATIENCE)
 def test_every_scrape_adds_up_and_none_goes_back(
-    writers: list[subprocess.Popen[str]], exporter: Exporter
+    writers: list[subprocess.Popen[str]], url: str
 ) -> None:
     before: Sheet | None = None
-    for number, sheet in enumerate(scrapes(exporter), 1):
+    for number, sheet in enumerate(scrapes(url), 1):
         check_one(sheet)
         for who, counts in (before or {}).items():
             for series, value in counts.items():
@@ -149,21 +153,21 @@ def test_every_scrape_adds_up_and_none_goes_back(
             break
     else:
         pytest.fail(f"no {SCRAPES} different scrapes in {PATIENCE:.0f} s")
-    told = [_stop(process) for process in writers]
-    wait_for(exporter, told)
+    for process in writers:
+        assert process.stdin
+        process.stdin.write("stop\n")
+        process.stdin.flush()
+    wait_for(url, [_account(process) for process in writers])
 
 
-def _stop(process: subprocess.Popen[str]) -> dict[str, dict[str, int]]:
+def _account(process: subprocess.Popen[str]) -> dict[str, dict[str, int]]:
     """What a worker says that it did."""
-    assert process.stdin
     assert process.stdout
-    process.stdin.write("stop\n")
-    process.stdin.flush()
     account: dict[str, dict[str, int]] = json.loads(process.stdout.readline())
     return account
 
 
-def wait_for(exporter: Exporter, told: list[dict[str, dict[str, int]]]) -> None:
+def wait_for(url: str, told: list[dict[str, dict[str, int]]]) -> None:
     """The end: what is exported is what the workers say, to the call."""
     expected = {
         Who(str(rank), op): counts
@@ -172,7 +176,7 @@ def wait_for(exporter: Exporter, told: list[dict[str, dict[str, int]]]) -> None:
     }
     end = time.monotonic() + PATIENCE
     while True:
-        sheet = read_sheet(httpx.get(f"{exporter.url}/metrics", timeout=PATIENCE).text)
+        sheet = read_sheet(httpx.get(f"{url}/metrics", timeout=PATIENCE))
         found = {
             who: {**sheet.of(who, "native_calls_total"), "sum": sheet[who]["batch_size_sum", ""]}
             for who in sheet

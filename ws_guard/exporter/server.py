@@ -29,7 +29,7 @@ _MORE_ATTEMPTS = 7
 _BACKLOG = 512
 #: A read of a large board makes a thousand system calls, and behind each the reading thread and the
 #: serving one may wait so long for each other; Python's own 5 ms would add up to seconds.
-_SWITCH_SECONDS = 0.0005
+_SWITCH_SECONDS = 0.0001
 _KEEP_ALIVE_SECONDS = 5
 #: A request's line and headers together.
 _MOST_HEADER_BYTES = 16_384
