@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeAlias
@@ -17,10 +18,9 @@ from ws_guard.version import __version__
 from . import page
 from .auth import PROBES, BasicAuth, declare_users
 from .checks import Examiner
-from .collector import board_registry
 from .doorman import Doorman
+from .exposition import Press
 from .model import Calls, Check, Health, Workers
-from .negotiation import encoder
 from .refresh import Refresher, board_refresher
 from .renewal import Renewal
 from .users import Users
@@ -106,7 +106,7 @@ def _add_probes(app: FastAPI, examiner: Examiner, refresher: Refresher) -> None:
 
 
 def _add_metrics(app: FastAPI, settings: Settings, refresher: Refresher) -> None:
-    registry = board_registry(refresher.latest, settings)
+    press = Press(settings)
 
     # Not `async`: a large board takes tens of milliseconds to write down, and /livez waits for no
     # one.
@@ -118,10 +118,11 @@ def _add_metrics(app: FastAPI, settings: Settings, refresher: Refresher) -> None
     )
     def metrics(request: Request) -> Response:
         """Prometheus text, or OpenMetrics for those who accept it."""
-        if fault := refresher.latest().fault:
-            return PlainTextResponse(f"the board cannot be read: {fault}\n", 503)
-        encode, content_type = encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), headers={"Content-Type": content_type})
+        snapshot = refresher.latest()
+        if snapshot.fault:
+            return PlainTextResponse(f"the board cannot be read: {snapshot.fault}\n", 503)
+        told = press.exposition(snapshot, request.headers.get("accept", ""))
+        return Response(told.text, headers={"Content-Type": told.content_type})
 
 
 def _add_board(app: FastAPI, examiner: Examiner, refresher: Refresher) -> None:
@@ -145,9 +146,12 @@ def _add_board(app: FastAPI, examiner: Examiner, refresher: Refresher) -> None:
             404, f"no worker with engine {engine!r} and rank {rank!r}; see /api/v1/workers"
         )
 
+    turn = threading.Lock()  # as at the press: of many threads at work /livez would come last
+
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     def status_page() -> HTMLResponse:
-        return HTMLResponse(page.render(examiner.health(), refresher.log.recent))
+        with turn:
+            return HTMLResponse(page.render(examiner.health(), refresher.log.recent))
 
 
 def readyz_text(health: Health, verbose: bool) -> str:
