@@ -43,19 +43,21 @@ class Tally:
 
 
 class Crowd:
-    """`count` clients that ask one port of loopback for a path whose answer is known.
+    """`count` clients that ask one port of loopback for a path.
 
     With `fresh` each request has a connection of its own, which the server closes, as a kubelet's
-    has; otherwise each client keeps one.
+    has; otherwise each client keeps one. How the body ends must be known where they are kept.
     """
 
-    def __init__(self, port: int, path: str, body: bytes, count: int, *, fresh: bool) -> None:
+    def __init__(
+        self, port: int, path: str, body: bytes | None, count: int, *, fresh: bool
+    ) -> None:
         self._place = ("127.0.0.1", port)
         self._count = count
         self._fresh = fresh
         ending = "Connection: close\r\n" if fresh else ""
         self._request = f"GET {path} HTTP/1.1\r\nHost: exporter\r\n{ending}\r\n".encode()
-        self._end = b"\r\n\r\n" + body
+        self._end = b"" if body is None else b"\r\n\r\n" + body
         self._poll = select.epoll()
         self._waiting: dict[int, _Client] = {}
         self._tally = Tally()

@@ -7,6 +7,9 @@ soon as they are answered, so both servers always work as fast as they can; `cli
 share of a core that the clients take. Memory and open files are those after the first ten seconds
 and after the sixtieth. Exits with 1 where a request failed, or our p99 is more than three times the
 other.
+
+Then 100 clients scrape /metrics of as many workers without a pause, and /livez is asked beside
+them.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import json
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from ws_guard.board import Board, Slot
@@ -28,6 +32,7 @@ from .scrape import busy_worker
 
 CLIENTS, ROUNDS, ROUND_SECONDS = 500, 6, 10.0
 MOST_RATIO = 3.0
+SCRAPERS, SCRAPE_SECONDS = 100, 20.0
 _SETTLE_SECONDS = 1.0
 
 
@@ -111,6 +116,35 @@ def run(workers: int, *, fresh: bool) -> Result:
     return Result(workers, connections, least, figures, figures.p99_ms / least.p99_ms)
 
 
+class Flood(NamedTuple):
+    """/livez while many scrape: milliseconds."""
+
+    workers: int
+    scrapes: int
+    errors: dict[str, int]
+    livez_p50_ms: float
+    livez_worst_ms: float
+
+
+def flood(workers: int) -> Flood:
+    """Scrapes without a pause, and /livez ten times a second."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
+        slots = [busy_worker(Board(path), rank) for rank in range(workers)]
+        with exporter(path) as process, ThreadPoolExecutor() as pool:
+            crowd = Crowd(process.port, "/metrics", None, SCRAPERS, fresh=True)
+            scraped = pool.submit(crowd.ask, SCRAPE_SECONDS, lambda: call_all(slots))
+            taken = []
+            while not scraped.done():
+                time.sleep(0.1)
+                taken.append(1000 * process.get("/livez")[0])
+            tally = scraped.result()
+        for slot in slots:
+            slot.close()
+    taken.sort()
+    middle = taken[len(taken) // 2]
+    return Flood(workers, len(tally.latencies), dict(tally.errors), middle, taken[-1])
+
+
 def _print(result: Result) -> None:
     print(f"{result.workers} workers, connections {result.connections:<8}{'bare':>14}{'ours':>14}")
     for name, bare, ours in zip(Figures._fields, result.bare, result.ours, strict=True):
@@ -136,8 +170,12 @@ def main() -> None:
             results.append(run(workers, fresh=fresh))
             if not told.json:
                 _print(results[-1])
+    floods = [flood(workers) for workers in told.workers]
     if told.json:
-        print(json.dumps([_tree(result) for result in results], indent=2))
+        trees = {"rush": [_tree(result) for result in results]}
+        print(json.dumps(trees | {"flood": [each._asdict() for each in floods]}, indent=2))
+    else:
+        print(*floods, sep="\n")
     sys.exit(0 if all(map(_holds, results)) else 1)
 
 
