@@ -116,7 +116,7 @@ def main(board: str, rank: str, shapes: str) -> None:
     writer.meet(int(shapes))
     writer.call()
     print("attached", flush=True)
-    os.nice(15)  # there are more of them than processors
+    os.nice(19)  # there are more of them than processors
     while not select.select([sys.stdin], [], [], 0)[0]:
         writer.call()
     sys.stdin.readline()

@@ -32,7 +32,7 @@ NIGHTLY = os.environ.get("WS_GUARD_NIGHTLY") == "1"
 WRITERS, SCRAPES = (72, 120) if NIGHTLY else (16, 10)
 #: The rank whose shapes do not all have a row of their own.
 FOLDING = "71"
-PATIENCE = 600.0 if NIGHTLY else 120.0
+PATIENCE = 1800.0 if NIGHTLY else 120.0
 _SERIES = "ws_guard_"
 _COUNTED = ("native_calls_total", "batch_size_bucket", "batch_size_count", "batch_size_sum")
 
