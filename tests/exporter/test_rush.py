@@ -23,7 +23,7 @@ CLIENTS = 500
 #: Long enough for some thousand requests on a slow machine; a probe comes once in some seconds.
 SECONDS = 1.5
 #: Of 500 clients that come again, when the first 500 have left: what an allocator may keep.
-MOST_GROWTH_BYTES = 8 << 20
+MOST_GROWTH_BYTES = 4 << 20
 
 
 @pytest.mark.parametrize("fresh", [True, False])
