@@ -312,6 +312,15 @@ def test_what_it_cannot_do_is_refused(
         Exporter(settings(**environ))
 
 
+def test_threads_of_its_own_process_take_short_turns() -> None:
+    """While hundreds of probes are answered, the board is read, by turns of 0.1 ms."""
+    asked = "import sys; from ws_guard.exporter import server; from ws_guard.settings import *; "
+    asked += "server.Exporter.run = lambda _: print(round(sys.getswitchinterval(), 6)); "
+    asked += "sys.exit(server.serve(read_settings({'WS_GUARD_LISTEN': '127.0.0.1:0'})[0]))"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout == "0.0001\n"
+
+
 def test_it_never_meets_torch_or_the_probe() -> None:
     loaded = "import sys; import ws_guard.exporter.server, ws_guard.exporter.status; "
     loaded += "print([m for m in sys.modules if m.partition('.')[0] in ('torch', 'flashinfer')"

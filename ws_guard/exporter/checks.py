@@ -31,6 +31,23 @@ def examine(snapshot: Snapshot, settings: Settings) -> Health:
     )
 
 
+class Examiner:
+    """The checks of the newest snapshot, made once for each: probes may come by the thousand."""
+
+    def __init__(self, latest: Callable[[], Snapshot], settings: Settings) -> None:
+        self._latest = latest
+        self._settings = settings
+        # One value, put in place whole: threads may ask.
+        self._examined: tuple[Snapshot, Health] | None = None
+
+    def health(self) -> Health:
+        """Every check of the newest snapshot, and whether the board is ready."""
+        snapshot, examined = self._latest(), self._examined
+        if examined is None or examined[0] is not snapshot:
+            examined = self._examined = snapshot, examine(snapshot, self._settings)
+        return examined[1]
+
+
 def _board_readable(snapshot: Snapshot, _: Settings) -> _Verdict:
     if snapshot.fault:
         return "fail", f"the board cannot be read: {snapshot.fault}"

@@ -27,6 +27,9 @@ from .users import Users
 _DRAIN_SECONDS = 3
 _MORE_ATTEMPTS = 7
 _BACKLOG = 512
+#: A read of a large board makes a thousand system calls, and behind each the reading thread and the
+#: serving one may wait so long for each other; Python's own 5 ms would add up to seconds.
+_SWITCH_SECONDS = 0.0001
 _KEEP_ALIVE_SECONDS = 5
 #: A request's line and headers together.
 _MOST_HEADER_BYTES = 16_384
@@ -127,8 +130,13 @@ class Exporter:
 
 
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; 0 then. `ServeError` before it begins."""
+    """Serve until SIGTERM or SIGINT; 0 then. `ServeError` before it begins.
+
+    The process is the exporter's own: how many files it opens and how its threads take turns is
+    changed for all of it.
+    """
     raise_file_limit()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     Exporter(settings).run()
     return 0
 
