@@ -29,6 +29,12 @@ def human_bytes(size: int) -> str:
     return f"{size:,} B" if unit == "B" else f"{size:,} B ({sign}{magnitude:.1f} {unit})"
 
 
+def typed_line(typed: str) -> str:
+    """`unset: X` for `unset X`, a variable that is better taken away; `set: ...` for the rest."""
+    verb, _, name = typed.partition(" ")
+    return f"unset: {name}" if verb == "unset" else f"set: {typed}"
+
+
 def plan_text(plan: Plan) -> str:
     """A plan as a small table: the verdict first, what to set last."""
     lines = [_verdict(plan), "", _bar(plan), ""]
