@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from messages import overflow
+from messages import SGLANG, STATS, VLLM, overflow
 
 from ws_guard.explain.text import findings_text
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     ExplainOne = Callable[..., Finding]
 
-STATS = "trtllm_gen_softmax_workspace"
-VLLM = "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"
-SGLANG = "SGLANG_FLASHINFER_WORKSPACE_SIZE"
 MODEL = '"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128'
 #: 2 * 148 / 8 = 37 tiles of 128 rows, 64 heads, 128 floats each; with tmp_s 149 MiB.
 PLAN = overflow("batch_prefill_tmp_v", 64 * 37 * 128 * 128 * 4, 128 << 20)

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from messages import overflow
+from messages import STATS, overflow
 from slot_worker import CONTEXT, CRASH_PLAN, WORKSPACE_BYTES, SlotWorker
 
 from ws_guard.board import OVERRUN, Board, Outcome
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     Attach = Callable[..., SlotWorker]
 
-STATS = "trtllm_gen_softmax_workspace"
 LOG = [
     "vLLM API server version 0.26.0",
     (

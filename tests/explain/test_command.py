@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from messages import overflow
+from messages import CRASH
 
 from ws_guard.explain.logs import explain_log
 from ws_guard.sizing import InputError
@@ -21,7 +21,6 @@ from ws_guard.sizing import InputError
 if TYPE_CHECKING:
     from pathlib import Path
 
-CRASH = overflow("trtllm_gen_softmax_workspace", 1_611_661_312, 404_750_336)
 EXPLAIN = [sys.executable, "-m", "ws_guard", "explain"]
 
 

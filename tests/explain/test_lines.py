@@ -1,4 +1,4 @@
-"""Lines that a runtime cut into parts: put together again, whoever wrote between them."""
+"""Lines as they come: wrapped, prefixed, cut into parts, whoever wrote between them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from messages import overflow
+from messages import CRASH, STATS
 
 from ws_guard.explain.lines import unwrap, whole_lines
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from ws_guard.explain.finding import Finding
 
     Explain = Callable[..., list[Finding]]
+    ExplainOne = Callable[..., Finding]
     Wrap = Callable[[str, str, bool], str]
 
 STAMP = "2026-07-05T12:00:01.123456789Z"
-CRASH = overflow("trtllm_gen_softmax_workspace", 1_611_661_312, 404_750_336)
 #: Without a rank of its own in every part: only the first has the worker's prefix.
 PREFIXED = f"(Worker_TP3_DCP3 pid=9) ERROR 07-05 12:00:01 [x.py:1] {CRASH}"
 
@@ -87,3 +87,44 @@ def test_parts_of_two_pods_in_turn() -> None:
 def test_what_ends_in_the_middle_of_a_line_is_kept() -> None:
     raw = [cri("stderr", "begun", False), cri("stdout", "whole", True)]
     assert [each.text for each in whole_lines(map(unwrap, raw))] == ["begun", "whole"]
+
+
+def test_interleaved_wrapped_messages(explain: Explain) -> None:
+    """Two ranks whose messages were broken into lines, one line of each in turn."""
+    parts = [
+        ["Buffer overflow when allocating memory for", f"{STATS} with size {size}",
+         "and alignment 16, but", f"only {404_750_336} bytes available"]
+        for size in (1_611_661_312, 404_881_408)
+    ]  # fmt: skip
+    lines = [f"(Worker_TP{rank} pid=1) {parts[rank][step]}" for step in range(4) for rank in (0, 1)]
+    found = explain(lines)
+    assert {each.size: each.ranks for each in found} == {
+        1_611_661_312: ("Worker_TP0",),
+        404_881_408: ("Worker_TP1",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rank"),
+    [
+        ("MESSAGE=(Worker_TP5 pid=1) ", "Worker_TP5"),
+        ("[1,3]<stderr>: ", "rank 3"),
+        ("[rank7]: ", "rank 7"),
+        ("[default6]:", "rank 6"),
+        ("[2025-11-20 16:40:55 DP1 TP3] ", "DP1 TP3"),
+        ("(RayWorkerWrapper pid=206994, ip=10.1.2.3) ", "RayWorkerWrapper pid=206994"),
+        ("(VLLM pid=1) (VllmWorkerProcess pid=2) ", "VllmWorkerProcess pid=2"),
+        ("(VllmWorker rank=1 pid=477) ERROR 07-22 12:55:39 [x.py:618] ", "VllmWorker rank=1"),
+        ("engine-1  | (EngineCore_DP0 pid=3) ", "EngineCore_DP0"),
+    ],
+)
+def test_names_of_ranks(prefix: str, rank: str, explain_one: ExplainOne) -> None:
+    found = explain_one([prefix + CRASH])
+    assert [name.rpartition("/")[2] for name in found.ranks] == [rank]
+
+
+def test_message_inside_json_inside_json(explain_one: ExplainOne) -> None:
+    inner = json.dumps({"message": "worker failed", "exc_info": f"Traceback\n  File x\n{CRASH}"})
+    outer = {"kubernetes": {"pod_name": "p-0"}, "log": f"{inner}\n", "stream": "stderr"}
+    found = explain_one([json.dumps(outer)])
+    assert (found.size, found.ranks) == (1_611_661_312, ("p-0",))

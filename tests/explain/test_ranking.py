@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from messages import overflow, short_counter
+from messages import STATS, overflow, short_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ws_guard.explain.finding import Finding
 
     ExplainOne = Callable[..., Finding]
-
-STATS = "trtllm_gen_softmax_workspace"
 
 
 def stats(heads: int, batch: int, q_len: int) -> int:
@@ -75,3 +73,19 @@ def test_counters_are_ranked_as_slabs_are(explain_one: ExplainOne) -> None:
     # 1 head and 786,432 rows: no batch above 65,535 can launch.
     launching = [(each.batch_size or 0) <= 65_535 for each in found.solutions]
     assert launching == sorted(launching, reverse=True)
+
+
+def test_candidates_are_ranked(explain_one: ExplainOne) -> None:
+    found = explain_one([overflow(STATS, 470_810_624, 413_138_944)[60:]])
+    assert found.confidence == "consistent"
+    # (470,810,624 - 1 MiB) / (8 * 256) = 229,376 heads * rows.
+    assert [(each.num_qo_heads, each.batch_size) for each in found.solutions[:3]] == [
+        (64, 3_584),
+        (128, 1_792),
+        (32, 7_168),
+    ]
+    by_padding = [each for each in found.solutions if each.lowest_q_len == 1]
+    # Layout A has no padding: its products, 58,851,328 = 470,810,624 / 8, come last.
+    products = {each.num_qo_heads * (each.batch_size or 0) for each in by_padding[:10]}
+    assert products == {229_376}
+    assert found.workspace_bytes == (413_138_944, 421_527_552)
