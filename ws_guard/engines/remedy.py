@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ws_guard.sizing import GRID_LIMIT_BATCH, Layout
 
-from .judge import Judged, judge_site, workspace_bytes
+from .judge import Judged, judge_site, variable_bytes, workspace_bytes
 from .launch import Launch
 from .sites import Engine
 
@@ -65,9 +65,7 @@ def remedy(
                 notes=[f"{note} fits", *by_flags.notes],
             )
     value = max(
-        -(-each.plan.recommended_workspace_bytes // _times(each, launch))
-        for each in judged
-        if each.live and each.site.size != "fixed"
+        variable_bytes(each, launch) for each in judged if each.live and each.site.size != "fixed"
     )
     raised = launch._replace(workspace_bytes=value)
     return by_flags._replace(
@@ -79,10 +77,6 @@ def remedy(
 
 def _mendable(each: Judged) -> bool:
     return each.site.size != "fixed" and each.plan.reasons != ["grid_limit"]
-
-
-def _times(each: Judged, launch: Launch) -> int:
-    return launch.dcp if each.site.size == "env_x_dcp" else 1
 
 
 def _variable_suffices(judged: list[Judged], launch: Launch, layouts: tuple[Layout, ...]) -> bool:

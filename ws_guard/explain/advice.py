@@ -9,6 +9,7 @@ from ws_guard.engines.releases import ENGINES, numbers
 from ws_guard.engines.sites import Engine, Site
 from ws_guard.sizing import DEFAULT_WORKSPACE_BYTES, InputError
 from ws_guard.sizing.releases import parse_release
+from ws_guard.sizing.slabs import ceil_div
 
 from .evidence import Evidence
 from .plans import DETERMINISTIC_BYTES
@@ -53,7 +54,7 @@ def advise_slab(
     if all(_sizes_itself(each.site) for each in readings):
         note = f"{_since(engine, site)}, unless {engine.env} is set: it must have been"
         return Advice(size, {}, (f"unset {engine.env}",), (note,))
-    value = -(-size // _times(site, evidence))
+    value = ceil_div(size, site.times(evidence.parallel("dcp") or 1))
     return _set(size, {engine.env: str(value)}, *_sized_since(engine, readings, evidence))
 
 
@@ -88,7 +89,7 @@ def _base_bytes(engine: Engine | None, site: Site | None, evidence: Evidence) ->
         return DEFAULT_WORKSPACE_BYTES if engine is None else _default_bytes(engine)
     if site.size == "fixed":
         return DEFAULT_WORKSPACE_BYTES
-    return site.size_bytes * _times(site, evidence)
+    return site.size_bytes * site.times(evidence.parallel("dcp") or 1)
 
 
 def _default_bytes(engine: Engine) -> int:
@@ -105,10 +106,6 @@ def _is_older(engine: Engine, fault: Fault, evidence: Evidence) -> bool:
     except InputError:
         return False
     return told.numbers < parse_release(engine.releases[0].flashinfer).numbers
-
-
-def _times(site: Site, evidence: Evidence) -> int:
-    return (evidence.parallel("dcp") or 1) if site.size == "env_x_dcp" else 1
 
 
 # -- sites that an engine sizes itself ------------------------------------------------------------
