@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .units import human_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,17 +18,6 @@ _REASONS = {
     "overrun": "the carve succeeds but scratch does not fit: what lies behind is overwritten",
     "grid_limit": "the batch cannot launch whatever the workspace",
 }
-
-
-def human_bytes(size: int) -> str:
-    """`413,138,944 B (394.0 MiB)`."""
-    magnitude = float(abs(size))
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if magnitude < 1024 or unit == "TiB":
-            break
-        magnitude /= 1024
-    sign = "-" if size < 0 else ""
-    return f"{size:,} B" if unit == "B" else f"{size:,} B ({sign}{magnitude:.1f} {unit})"
 
 
 def typed_line(typed: str) -> str:

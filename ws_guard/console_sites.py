@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .console import human_bytes, typed_line
+from .console import typed_line
+from .units import human_bytes
 
 if TYPE_CHECKING:
     from .engine_planning import EnginePlan

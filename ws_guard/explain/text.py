@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ws_guard.console import human_bytes, typed_line
+from ws_guard.console import typed_line
+from ws_guard.units import human_bytes
 
 from .finding import Finding, Solution
 

@@ -15,11 +15,12 @@ from importlib import resources
 from string import Template
 from typing import Any
 
+from ws_guard.units import count, short_bytes
+
 from .checks import what_to_set
 from .model import Check, Health, Numbers, Worker, Workspace
 from .page_rows import pill, rows_of, worker_rows
 from .ranking import least_ratio
-from .units import count, short_bytes
 
 _SHOWN_EVENTS = 10
 _SHOWN_ADVICE = 3
