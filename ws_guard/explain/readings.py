@@ -111,7 +111,7 @@ def _reading(slab: str, layout: Layout, entry: Entry) -> Reading | None:
             return Reading(layout, entry, carved, step.size)
         # Only the counter stands before another slab, and it is a multiple of the alignment.
         carved += layout.counter_bytes if step.size == "counter" else 0
-    assert carved % ALIGNMENT == 0  # noqa: S101
+    assert carved % ALIGNMENT == 0  # noqa: S101 - the layouts are ours
     return None
 
 

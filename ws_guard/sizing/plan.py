@@ -42,7 +42,7 @@ class Deployment(NamedTuple):
     def planned_batch(self) -> int:
         """Rows of the worst step: sparse MLA hands every token of it over as a row of its own."""
         batch = self.max_num_batched_tokens or self.max_num_seqs
-        assert batch is not None, "checked() was not called"  # noqa: S101
+        assert batch is not None, "checked() was not called"  # noqa: S101 - for type checkers
         return batch
 
     @property
