@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
+    from exporter_process import Exporter
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 # The helpers beside this file also run without pytest, as plain modules of one another.
@@ -101,6 +103,17 @@ def run_under() -> Callable[..., str]:
 @pytest.fixture
 def board(tmp_path: Path) -> str:
     return str(tmp_path / "board")
+
+
+@pytest.fixture
+def exporter(tmp_path: Path) -> Iterator[Exporter]:
+    """The exporter over the test's board, as a process."""
+    from exporter_process import Exporter
+
+    started = Exporter(tmp_path / "board")
+    yield started
+    if started.process.poll() is None:
+        started.stop()
 
 
 @pytest.fixture(scope="module", params=["installed", "0.6.15.post1", "0.7.4"])
