@@ -88,15 +88,7 @@ THIS_CALL_ALONE = (
 
 def _slab(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
     solved = slabs.solve_slab(fault, evidence)
-    found = blank._replace(
-        layouts=solved.layouts,
-        workspace_bytes=solved.workspaces,
-        solutions=solved.solutions,
-        overflow_threshold_batch=solved.threshold,
-        need_bytes=solved.need_bytes,
-        confidence=solved.confidence,
-        notes=solved.notes,
-    )
+    found = _told(blank, solved)._replace(layouts=solved.layouts)
     if solved.need_bytes is None:
         return found
     advice = advise_slab(
@@ -115,6 +107,17 @@ def _is_this_call_alone(solved: slabs.Solved, fault: Fault, evidence: Evidence) 
     return solved.planned_bytes <= (fault.size or 0) and not limit_known
 
 
+def _told(blank: Finding, solved: slabs.Solved | plans.Solved) -> Finding:
+    return blank._replace(
+        workspace_bytes=solved.workspaces,
+        solutions=solved.solutions,
+        overflow_threshold_batch=solved.threshold,
+        need_bytes=solved.need_bytes,
+        confidence=solved.confidence,
+        notes=solved.notes,
+    )
+
+
 def _advised(found: Finding, advice: Advice) -> Finding:
     return found._replace(
         recommended_workspace_bytes=advice.workspace_bytes,
@@ -126,14 +129,7 @@ def _advised(found: Finding, advice: Advice) -> Finding:
 
 def _plan(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
     solved = plans.solve_plan(fault, evidence)
-    found = blank._replace(
-        workspace_bytes=solved.workspaces,
-        solutions=solved.solutions,
-        overflow_threshold_batch=solved.threshold,
-        need_bytes=solved.need_bytes,
-        confidence=solved.confidence,
-        notes=solved.notes,
-    )
+    found = _told(blank, solved)
     if solved.need_bytes is None:
         return found
     return _advised(found, advise_plan(fault, solved.need_bytes, solved.worst_bytes, evidence))
