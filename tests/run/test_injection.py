@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 INJECTION = ROOT / "ws_guard" / "injection"
-VERSIONS = Path("/root/.pyenv/versions")
+#: Where pyenv keeps interpreters of other ages.
+VERSIONS = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
 #: One native call, then what the board holds: (pid, whether the slot is this process's).
 CALL = """
 import os
