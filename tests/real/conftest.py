@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -16,7 +17,6 @@ from ws_guard import launcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
 
     from exporter_process import Exporter
 
@@ -128,19 +128,19 @@ def report_of(
     run_under: Callable[..., str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[..., dict[str, Any]]:
-    """`report_of(release, script)`: what a script beside this file reports under a release.
+    """`report_of(release, name)`: what a script beside this file reports under a release.
 
     Under the installed release it runs in this process, unless `alone`.
     """
     assert native_library.exists()
     from plain import plain
 
-    def report(release: str, script: ModuleType, *, alone: bool = False) -> dict[str, Any]:
-        path = str(tmp_path_factory.mktemp(script.__name__) / "board")
+    def report(release: str, name: str, *, alone: bool = False) -> dict[str, Any]:
+        path = str(tmp_path_factory.mktemp(name) / "board")
         if release == "installed" and not alone:
-            out = json.dumps(plain(script.report(path)))
+            out = json.dumps(plain(importlib.import_module(name).report(path)))
         else:
-            out = run_under(release, str(script.__file__), path)
+            out = run_under(release, str(HERE / f"{name}.py"), path)
         found: dict[str, Any] = json.loads(out.splitlines()[-1])
         assert release in ("installed", found["release"])
         return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import guard_calls
 import pytest
 from guard_calls import ACTIONS, FITS, HEADS, MIB
 
@@ -23,7 +22,7 @@ STEPS = ("reported", "one more", "two tokens", "dense", "two tokens dense")
 @pytest.fixture(scope="module")
 def told(release: str, report_of: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     """What `guard_calls.py` reports under one release."""
-    return report_of(release, guard_calls)
+    return report_of(release, "guard_calls")
 
 
 def stats(batch: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import probe_calls
 import pytest
 from flashinfer_calls import PUBLIC_CALLS
 from native_modules import DECODE
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def told(release: str, report_of: Callable[..., dict[str, Any]]) -> Report:
     """What `probe_calls.py` reports under one release."""
-    found = report_of(release, probe_calls)
+    found = report_of(release, "probe_calls")
     found["seen"] = [Seen(**each) for each in found["seen"]]
     found["refused"] = Refused(**found["refused"])
     return Report(**found)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import provision_calls
 import pytest
 from guard_calls import MIB
 
@@ -23,7 +22,7 @@ STATS = 8 * 64 * 12_288 * 256 + MIB
 @pytest.fixture(scope="module")
 def told(release: str, report_of: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     """What `provision_calls.py` reports under one release."""
-    return report_of(release, provision_calls)
+    return report_of(release, "provision_calls")
 
 
 def counter(told: dict[str, Any]) -> int:
