@@ -43,7 +43,7 @@ def test_text_for_people(model: Path) -> None:
     for text in (
         "set: VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=2561671168",
         "costs: 2,148,532,224 B (2.0 GiB) more per GPU, 311,248 tokens less",
-        "ignored, without a bearing on the workspace or unknown: --port",
+        "ignored, without a bearing on the workspace: --port",
         "not live: mla_prefill_ragged (only with TRTLLM_RAGGED)",
         "3,080",
     ):
@@ -117,9 +117,9 @@ def test_nothing_live(model: Path) -> None:
         ("--engine vllm --heads 64 --attention mha", "--attention must be one of sparse_mla"),
         ("--engine vllm --heads 64 --engine-version x", "--engine-version must be a release"),
         ("--engine vllm --heads 64 --engine-version 0.8.5", "older than 0.25.0"),
-        ("--engine vllm --heads 64 --tp 8 --dcp 3", "dcp 3 must divide tp x pcp = 8"),
-        ("--engine vllm --heads 0", "heads must be between 1"),
-        ("--engine vllm --heads 64 --max-q-len 0", "max_q_len must be between 1"),
+        ("--engine vllm --heads 64 --tp 8 --dcp 3", "--dcp 3 must divide tp x pcp = 8"),
+        ("--engine vllm --heads 0", "--heads must be between 1"),
+        ("--engine vllm --heads 64 --max-q-len 0", "--max-q-len must be between 1"),
         ("--engine vllm --heads 64 --sweep tokens=1", "--sweep and --plot need --engine none"),
         ("--engine sglang --heads 64 -- vllm serve m", "the launch command starts vllm"),
         ("--heads 64 -- vllm bench", "no engine in the launch command"),

@@ -54,7 +54,8 @@ def exporter(settings: Callable[..., Settings]) -> Iterator[Exporter]:
 
 @pytest.fixture
 def served(board: Board) -> Iterator[Serve]:
-    """Starts the exporter as a process of its own."""
+    """Starts the exporter as a process of its own, over a board that is there."""
+    board.prepare()
     started: list[subprocess.Popen[str]] = []
 
     def start(script: str = SERVE, **environ: str) -> subprocess.Popen[str]:
@@ -253,7 +254,9 @@ def test_a_host_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("host", ["..", "a" * 64, f"{'a' * 64}.example"])
 @pytest.mark.parametrize("port", [0, 80])
 def test_a_host_that_is_no_name(host: str, port: int) -> None:
-    with pytest.raises(ListenError, match="no host name; set WS_GUARD_LISTEN to a free host:port"):
+    with pytest.raises(
+        ListenError, match="no host name; set WS_GUARD_LISTEN, or --listen, to a free host:port"
+    ):
         listen(f"{host}:{port}")
 
 

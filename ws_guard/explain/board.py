@@ -38,7 +38,7 @@ def explain_board(settings: Settings) -> Explained:
         raise InputError(str(error)) from None
     if snapshot.fault or snapshot.state == "absent":
         reason = snapshot.fault or "there is no such directory"
-        raise InputError(f"board {settings.board}: {reason}; pass --board")
+        raise InputError(f"board {settings.board}: {reason}; pass --board DIRECTORY")
     dead = [one for one in snapshot.slots if not one.worker.alive]
     return Explained(
         findings=explain_troubles(find_troubles(snapshot.slots)),

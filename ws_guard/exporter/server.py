@@ -13,7 +13,7 @@ from types import FrameType
 
 import uvicorn
 
-from ws_guard.board import BoardError
+from ws_guard.board import BoardError, open_board
 from ws_guard.settings import SettingError, Settings, parse_listen
 
 from .app import create_app
@@ -96,6 +96,8 @@ class Exporter:
         host, port = self._sockets[0].getsockname()[:2]
         where = self._url(host, port)
         print(f"ws-guard exporter on {where}, board {self._settings.board}", file=sys.stderr)
+        # A look at the board may hang, as the board itself; answers must not.
+        threading.Thread(target=_tell_of_board, args=(self._settings,), daemon=True).start()
         with _ending_on_signal(self._server):
             self._serve()
 
@@ -131,6 +133,21 @@ def serve(settings: Settings) -> int:
     return 0
 
 
+def _tell_of_board(settings: Settings) -> None:
+    """Say what is in the way, for whoever starts the exporter: probes are told by /readyz."""
+    try:
+        board = open_board(settings.board, settings.board_group, settings.trusted_uids)
+        if not board.is_there():
+            whose = "the first worker makes it" if board.group is None else "mount or make it"
+            print(
+                f"ws-guard: there is no board {board.path} yet: {whose}; --board or "
+                "WS_GUARD_BOARD names another",
+                file=sys.stderr,
+            )
+    except BoardError as error:
+        print(f"ws-guard: {error}", file=sys.stderr)
+
+
 def listen(address: str) -> list[socket.socket]:
     """Listening sockets for `host:port`: two, one for each family, for `*`."""
     hosts, port = parse_listen(address)
@@ -144,7 +161,8 @@ def listen(address: str) -> list[socket.socket]:
         # A label of a host name that is empty or too long is no OSError.
         reason = error.strerror or str(error) if isinstance(error, OSError) else "no host name"
         raise ListenError(
-            f"cannot listen on {address}: {reason}; set WS_GUARD_LISTEN to a free host:port"
+            f"cannot listen on {address}: {reason}; set WS_GUARD_LISTEN, or --listen, to a free "
+            "host:port"
         ) from None
 
 
