@@ -51,6 +51,21 @@ def test_text_for_people(model: Path) -> None:
     assert "dense_decode" not in done.stdout
 
 
+def test_what_no_variable_mends_is_set_by_flags() -> None:
+    done = ws_guard("--heads 128 -- python -m sglang.launch_server --model-path m --tp 8")
+    assert done.returncode == 1
+    # (150 MiB - 1 MiB) / (8 * 16 heads * 16,384 tokens) requests in a prefill step.
+    assert "\n  set: --prefill-max-requests 74\n" in done.stdout
+
+
+def test_a_variable_that_is_better_taken_away(model: Path) -> None:
+    variable = "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"
+    done = ws_guard(f"--engine-version 0.33.0 -- {variable}=413138944 vllm serve {model} {FP8}")
+    assert done.returncode == 1
+    assert f"\n  unset: {variable}\n" in done.stdout
+    assert "  set: " not in done.stdout
+
+
 def test_fits(model: Path) -> None:
     done = ws_guard(f"--engine-version 0.33.0 -- vllm serve {model} {FP8}")
     assert done.returncode == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ws_guard.board import OVERFLOW, OVERRUN, Board, Outcome, Shape, Slot
@@ -18,7 +19,7 @@ from ws_guard.board.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 DECODE = "trtllm_paged_attention_decode"
 CONTEXT = "trtllm_paged_attention_context"
@@ -146,6 +147,21 @@ class SlotWorker:
     def close(self) -> None:
         """End cleanly."""
         self.slot.close()
+
+
+@contextmanager
+def attaching(board: Board) -> Iterator[Callable[..., SlotWorker]]:
+    """`attach(**told)`: workers of this process on a board; who has not ended does so cleanly."""
+    attached: list[SlotWorker] = []
+
+    def attach(**told: object) -> SlotWorker:
+        attached.append(SlotWorker(board, **told))  # type: ignore[arg-type]
+        return attached[-1]
+
+    yield attach
+    for worker in attached:
+        if worker.slot._fd is not None:
+            worker.close()
 
 
 def make_shape(batch: int, **changes: object) -> Shape:

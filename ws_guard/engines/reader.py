@@ -173,7 +173,7 @@ def _model(
         else:
             model = model_of(name, merge(config, values.get("overrides") or {}))
             return model._replace(heads=asked.heads or model.heads, kind=kind or model.kind), []
-    assert asked.heads is not None, "looked at above"  # noqa: S101
+    assert asked.heads is not None, "looked at above"  # noqa: S101 - for type checkers
     model = assumed_model(kind or engine.assumed_kind, asked.heads, engine.assumed_architecture)
     return model._replace(name=name or ""), notes if kind else [*notes, engine.assumed_note]
 

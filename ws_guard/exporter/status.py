@@ -16,12 +16,12 @@ from rich.text import Text
 
 from ws_guard.board import BoardError, open_board
 from ws_guard.settings import SettingError, Settings
+from ws_guard.units import count, short_bytes
 
 from .checks import examine
 from .model import Health, Numbers, State, Worker, Workspace
 from .ranking import site_urgency, tightest, worker_urgency
 from .snapshot import BoardWatch, Snapshot
-from .units import count, short_bytes
 
 _LEAST_CELLS, _BAR_CELLS = 8, 24
 _WATCH_SECONDS = 1.0
