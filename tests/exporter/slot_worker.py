@@ -190,7 +190,7 @@ def busy(attach: Callable[..., SlotWorker]) -> SlotWorker:
 
 
 def leave_a_child() -> None:
-    """Fork behind Python's back, as C code does: the child, which is told nothing, holds the lock on."""
+    """Fork behind Python's back, as C code does: the child holds the lock on."""
     child = ctypes.CDLL(None).fork()
     if child == 0:
         os.close(sys.stdout.fileno())  # whose end somebody may wait for

@@ -235,9 +235,7 @@ def test_what_is_done_to_the_file_of_a_dead_worker_is_seen_at_once(
 ) -> None:
     processes = [spawn(rank=rank) for rank in ("1", "2")]
     ranks = {seen.slot: seen.worker.rank for seen in watch.read().slots}
-    one, other = (
-        Path(board.path, name) for name in sorted(ranks, key=lambda name: ranks[name])
-    )
+    one, other = (Path(board.path, name) for name in sorted(ranks, key=lambda name: ranks[name]))
     for process in processes:
         kill(process)
     settle(watch)

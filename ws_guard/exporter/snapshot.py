@@ -150,7 +150,7 @@ class BoardWatch:
         )
 
     def _grown_old(self, now: float) -> Snapshot:
-        """The last read, which still holds: only the living go on living, and the dead are older."""
+        """The last read, which still holds, but that the dead have grown older."""
         forgotten = self._lives.forgotten(self._last.slots, {}, now)
         if forgotten == self._last.forgotten:
             return self._last
