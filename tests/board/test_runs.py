@@ -215,3 +215,16 @@ def test_a_worse_shape_of_a_folded_row_leaves_what_was_read_before_as_it_was(
     assert still.add_row(make_shape(batch=1_000), 1_000)[0] == row
     after = read(board, still.path, reader)
     assert [view.calls[-1].shape.batch for view in (before, after)] == [600, 1_000]
+
+
+@pytest.mark.parametrize("before", [0, 7, RING_RUNS - 2, RING_RUNS, 3 * RING_RUNS - 1])
+def test_runs_of_one_moment_keep_their_order(
+    board: Board, still: Slot, step: Step, before: int
+) -> None:
+    for number in range(before):
+        step(1)
+        still.begin_run(0, number % 2, Outcome.EAGER)
+    step(1)
+    for row in (3, 1, 2, 0, 2):
+        still.begin_run(0, row, Outcome.EAGER)
+    assert [batch for batch, _, _ in told(board, still)[-5:]] == [4, 2, 3, 1, 3]

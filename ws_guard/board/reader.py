@@ -42,7 +42,7 @@ from .format import (
     seal,
     unpack_shape,
 )
-from .ring import LastCalls, put_forward
+from .ring import LastCalls, oldest_first, put_forward
 
 #: How the reason begins where a slot is of another version of the format.
 OTHER_FORMAT = "it has format version"
@@ -184,7 +184,7 @@ class SlotReader:
         return shape
 
     def _last_calls(self, fd: int, header: memoryview) -> LastCalls:
-        runs = _words(fd, RING_OFFSET, 8 * RING_RUNS).tolist()
+        runs = oldest_first(_words(fd, RING_OFFSET, 8 * RING_RUNS).tolist())
         clocks = header.cast("B").cast("d")
         for lane in range(LANES):
             if run := header[Header.LAST_RUN + lane]:

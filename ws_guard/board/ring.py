@@ -12,6 +12,7 @@ from typing import NamedTuple, overload
 from .format import (
     CODE_BITS,
     EVENTS,
+    NONE,
     OUTCOME_BITS,
     TICK_BITS,
     Outcome,
@@ -19,11 +20,11 @@ from .format import (
     unpack_run,
 )
 
-#: Parts of a ring word: row (shifted) and outcome, both, and the largest time.
+#: Parts of a ring word: row (shifted) and outcome, both, and the time.
 ROWS = (1 << (CODE_BITS - OUTCOME_BITS)) - 1
 OUTCOMES = (1 << OUTCOME_BITS) - 1
 CODES = (1 << CODE_BITS) - 1
-LAST_TICK = (1 << (64 - CODE_BITS)) - 1
+TIMES = NONE ^ CODES
 
 
 class LastCall(NamedTuple):
@@ -46,12 +47,14 @@ class LastCalls(Sequence[LastCall]):
     def __init__(
         self, words: Iterable[int], shapes: Mapping[int, Shape], origin: tuple[int, int] = (0, 0)
     ) -> None:
-        """`words` are those of the ring (0 is none), the time of a run that lasts put forward.
+        """`words` are those of the ring (0 is none), the time of a run that lasts put forward. Those
+        of one tick stay in their order.
 
         `shapes` are by row: runs of no row are left out. `origin` is one moment by the wall clock
         and by the clock of the words, in ns.
         """
-        known = (word for word in sorted(words) if word >> OUTCOME_BITS & ROWS in shapes and word)
+        ordered = sorted(words, key=TIMES.__and__)
+        known = (word for word in ordered if word >> OUTCOME_BITS & ROWS in shapes and word)
         self._words = array("Q", known)
         self._shapes = shapes
         self._origin = origin
@@ -95,9 +98,21 @@ class LastCalls(Sequence[LastCall]):
         return LastCall(wall + max(0, clock_ns - clock), self._shapes[row], outcome)
 
 
+def oldest_first(ring: list[int]) -> list[int]:
+    """The words of a ring, which is written round and round."""
+    newest = max(ring)
+    place = ring.index(newest)
+    for _ in ring:
+        following = (place + 1) % len(ring)
+        if ring[following] & TIMES != newest & TIMES:
+            break
+        place = following
+    return ring[place + 1 :] + ring[: place + 1]
+
+
 def put_forward(run: int, latest_ns: int) -> int:
     """The word of a run whose latest call was then; what went wrong is a run of one call."""
     if run & OUTCOMES in EVENTS:
         return run
-    latest = min(latest_ns >> TICK_BITS, LAST_TICK) << CODE_BITS | run & CODES
-    return max(run, latest)
+    latest = min(latest_ns >> TICK_BITS << CODE_BITS, TIMES)
+    return max(run, latest | run & CODES)
