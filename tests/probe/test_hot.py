@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -220,6 +222,47 @@ def test_a_slot_that_goes_is_never_written_again(
     recorder.close(keep_evidence=False)
     for _ in range(FIRST):
         op(*arguments)
+
+
+IN_BETWEEN = """
+import sys
+from benchmarks.instructions import arguments
+from benchmarks.probe import WHERE, OP
+from ws_guard.board import Board
+from ws_guard.probe.ledger import Ledger
+from ws_guard.probe.native_op import instrument
+from ws_guard.probe.recorder import Recorder
+from ws_guard.sizing import LAYOUTS, OPS
+
+class Rows(dict):
+    def clear(self):
+        raise OSError("no memory")
+
+calls, arguments = [], arguments(64)
+recorder = Recorder(Board(sys.argv[1]), LAYOUTS["C"], list(OPS.values()), {})
+recorder.on_new_slot.append(lambda: [op(*arguments) for _ in range(8)])
+ledger = Ledger(recorder, OP)
+op = instrument(lambda *args: calls.append(args), WHERE, ledger)
+for _ in range(8):
+    op(*arguments)
+ledger._rows = Rows(ledger._rows)
+recorder.close(keep_evidence=False)
+for _ in range(8):
+    op(*arguments)
+print(len(calls))
+"""
+
+
+def test_a_call_amid_a_change_of_slots_holds_on_to_none(board: str) -> None:
+    """Another thread's call may come at any point, and whoever lets go of a slot may fail."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_BETWEEN, board],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "24\n"), done.stderr
 
 
 def test_nothing_is_kept_alive(watched: Watched) -> None:

@@ -47,11 +47,10 @@ class LastCalls(Sequence[LastCall]):
     def __init__(
         self, words: Iterable[int], shapes: Mapping[int, Shape], origin: tuple[int, int] = (0, 0)
     ) -> None:
-        """`words` are those of the ring (0 is none), the time of a run that lasts put forward. Those
-        of one tick stay in their order.
+        """`words` are those of the ring (0 is none), the time of a run that lasts put forward.
 
-        `shapes` are by row: runs of no row are left out. `origin` is one moment by the wall clock
-        and by the clock of the words, in ns.
+        Those of one tick stay in their order. `shapes` are by row: runs of no row are left out.
+        `origin` is one moment by the wall clock and by the clock of the words, in ns.
         """
         ordered = sorted(words, key=TIMES.__and__)
         known = (word for word in ordered if word >> OUTCOME_BITS & ROWS in shapes and word)
