@@ -346,6 +346,22 @@ def test_a_lane_says_what_it_cannot_take(built: bool) -> None:
         lane.follow(object(), (1,), True, (), *rest[:-1])
 
 
+@pytest.mark.parametrize("held", [(), ((((0, 1),), 0),)])
+def test_an_account_that_holds_nothing_is_left_to_python(
+    built: bool, held: tuple[Any, ...]
+) -> None:
+    """Where a slot came anew, and what a replay adds to it could not be worked out."""
+    if not built:
+        pytest.skip("Python counts")
+    graph, account = type("Graph", (), {})(), hot.Account()
+    for arguments in held:
+        account.hold(*arguments)
+        account.forget()
+    graph._ws_guard_account = account
+    account.is_current = 1
+    assert not hot._hot.count_replay(graph)
+
+
 def test_positions_beyond_the_arguments_are_refused(built: bool) -> None:
     places = hot.Places(2, (0, 7), 0, ((1, "shape"),))
     if not built:

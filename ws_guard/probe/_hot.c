@@ -447,6 +447,7 @@ typedef struct {
 
 static void account_forget(Account *self) {
   self->is_current = 0;
+  self->moment = NULL;
   self->count = 0;
   PyMem_Free(self->words);
   PyMem_Free(self->much);
@@ -516,8 +517,8 @@ static int count_replay(PyObject *graph) {
     return 0;
   }
   int counted = account == Py_None;
-  if (PyObject_TypeCheck(account, account_type) && ((Account *)account)->is_current) {
-    Account *self = (Account *)account;
+  Account *self = PyObject_TypeCheck(account, account_type) ? (Account *)account : NULL;
+  if (self != NULL && self->is_current && self->moment != NULL) {
     for (Py_ssize_t i = 0; i < self->count; i++) add(self->words[i], self->much[i]);
     stamp(self->moment);
     counted = 1;

@@ -147,8 +147,8 @@ class Graphs:
                 self._forget(account)
                 self._tell()
                 if account is not None:
-                    self._accounts.add(account)
                     account.settle(self._recorder)
+                    self._accounts.add(account)
         except Exception as error:  # noqa: BLE001 - the probe never harms the engine
             self._recorder.stumbled(error)
 

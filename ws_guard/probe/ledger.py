@@ -66,19 +66,21 @@ class Ledger:
         self._shapes: dict[Key, _Judged] = {}
         self._rows: dict[Shape, Row] = {}
         self._set_aside: dict[Key, Known] = self.known
-        recorder.before_new_slot.append(self._start_over)
+        # In this order: what the lane is told until then, it forgets.
+        recorder.before_new_slot.extend((self._start_over, self.hot_lane.forget))
         self._parts.graphs.on_capture.append(self._pause)
         self._parts.tuning.on_change.append(self._pause)
         self._parts.provisions.on_new.append(self._unlearn)
 
     def _start_over(self) -> None:
         """Let go of the slot: first of all what the hot path holds of it."""
-        self._unlearn()
+        self.known = self._set_aside = {}
+        self._pause()
         self._shapes.clear()
         self._rows.clear()
 
     def _unlearn(self) -> None:
-        self.known = self._set_aside = {}
+        self._set_aside = {}
         self._pause()
 
     def _pause(self) -> None:
