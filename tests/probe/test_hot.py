@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from ws_guard.board import SlotView
     from ws_guard.probe.recorder import Recorder
 
+in_c_alone = pytest.mark.skipif(
+    not hot.is_built(), reason="the extension was not built: `python hatch_build.py` says why"
+)
 #: Calls of a shape after which the hot path counts by itself.
 FIRST = 6
 
@@ -332,9 +335,8 @@ def test_two_modules_of_an_op_do_not_mix_their_runs(
     assert eager(slot()) == {16: 40}
 
 
-def test_a_lane_says_what_it_cannot_take(built: bool) -> None:
-    if not built:
-        pytest.skip("Python compares: nothing is handed over")
+@in_c_alone
+def test_a_lane_says_what_it_cannot_take() -> None:
     lane, rest = hot.Lane(), (0, 0, (0, 0, 0, 0, 0, iter(()).__next__))
     with pytest.raises(ValueError, match="more to compare"):
         lane.follow(object(), (1,) * 99, True, (), *rest)
@@ -346,13 +348,10 @@ def test_a_lane_says_what_it_cannot_take(built: bool) -> None:
         lane.follow(object(), (1,), True, (), *rest[:-1])
 
 
+@in_c_alone
 @pytest.mark.parametrize("held", [(), ((((0, 1),), 0),)])
-def test_an_account_that_holds_nothing_is_left_to_python(
-    built: bool, held: tuple[Any, ...]
-) -> None:
+def test_an_account_that_holds_nothing_is_left_to_python(held: tuple[Any, ...]) -> None:
     """Where a slot came anew, and what a replay adds to it could not be worked out."""
-    if not built:
-        pytest.skip("Python counts")
     graph, account = type("Graph", (), {})(), hot.Account()
     for arguments in held:
         account.hold(*arguments)
@@ -469,9 +468,8 @@ def test_many_calls_leave_nothing_behind(watched: Watched, recorder: Recorder) -
     assert abs(sys.getallocatedblocks() - blocks) < 100
 
 
-def test_shapes_without_end_take_no_memory_without_end(built: bool) -> None:
-    if not built:
-        pytest.skip("Python compares: nothing is handed over")
+@in_c_alone
+def test_shapes_without_end_take_no_memory_without_end() -> None:
     lane, owner = hot.Lane(), object()
     rest = (1, 1, (0, 0, 0, 0, 0, iter(()).__next__))
     blocks = sys.getallocatedblocks()
