@@ -8,7 +8,8 @@ from .directory import Board, BoardError, open_board
 from .format import ACTIONS, MAX_WORKSPACES, OVERFLOW, OVERRUN, Outcome, Shape
 
 if TYPE_CHECKING:
-    from .reader import OTHER_FORMAT, LastCall, Row, SlotError, SlotReader, SlotView, list_slots
+    from .reader import OTHER_FORMAT, Row, SlotError, SlotReader, SlotView, list_slots
+    from .ring import LastCall, LastCalls
     from .tidy import remove_dead
     from .writer import Slot
 
@@ -21,6 +22,7 @@ __all__ = [
     "Board",
     "BoardError",
     "LastCall",
+    "LastCalls",
     "Outcome",
     "Row",
     "Shape",
@@ -33,6 +35,8 @@ __all__ = [
     "remove_dead",
 ]
 
+_HOMES = {"LastCall": "ring", "LastCalls": "ring", "Slot": "writer", "remove_dead": "tidy"}
+
 
 def __getattr__(name: str) -> object:
     # Both ends are loaded when asked for: what imports the probe may never come to it.
@@ -40,6 +44,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    home = {"Slot": "writer", "remove_dead": "tidy"}.get(name, "reader")
+    home = _HOMES.get(name, "reader")
     value = globals()[name] = getattr(import_module(f".{home}", __name__), name)
     return value

@@ -1,7 +1,8 @@
 """A cheap look at a slot, to tell whether it must be read again.
 
 A worker writes into the header with every call, replay, event and document. While header and file
-are as they were and the worker lives, rows, ring and document are as they were too.
+are as they were and the worker lives, rows, ring and document are as they were too; once it is dead
+nobody writes any more.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ _MARKS = 7
 class Pulse:
     """What a slot was like at the last `take`."""
 
-    __slots__ = ("_file", "_header", "_name", "_pid")
+    __slots__ = ("_file", "_header", "_locked", "_name", "_pid")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._file: tuple[float, ...] = ()
         self._header = b""
+        self._locked = False
         self._pid = 0
 
     def take(self, directory_fd: int, own_namespace: int) -> bool:
@@ -36,13 +38,14 @@ class Pulse:
 
         `own_namespace` is `liveness.pid_namespace()`. Call it before the slot is read.
         """
-        before = self._file, self._header
+        before = self._file, self._header, self._locked
         self._file, self._header, self._pid = (), b"", 0
         try:
             fd = os.open(self._name, _FLAGS, dir_fd=directory_fd)
         except OSError:
             return False  # whoever reads it will say why
         try:
+            self._locked = liveness.is_locked(fd)
             file, header = os.fstat(fd)[:_MARKS], os.pread(fd, _USED_BYTES, 0)
         except OSError:
             return False
@@ -52,10 +55,10 @@ class Pulse:
             pid, start_ticks, namespace = _PID.unpack_from(header)
             seen = start_ticks and namespace and namespace == own_namespace
             self._file, self._header, self._pid = file, header, pid if seen else 0
-        return (self._file, self._header) == before
+        return (self._file, self._header, self._locked) == before
 
-    def is_steady(self, directory_fd: int) -> bool:
-        """Whether the slot is as it was and its worker still lives.
+    def is_steady(self, directory_fd: int, *, alive: bool) -> bool:
+        """Whether the slot is as it was, and its worker as `alive` as it was.
 
         The process that a worker's pid belongs to is not looked at: it is the same as long as
         somebody asks more often than pids come round.
@@ -66,8 +69,8 @@ class Pulse:
                 return (
                     os.pread(fd, _USED_BYTES, 0) == self._header
                     and os.fstat(fd)[:_MARKS] == self._file
-                    and liveness.is_locked(fd)
-                    and (not self._pid or liveness.exists(self._pid))
+                    and liveness.is_locked(fd) is self._locked
+                    and (not alive or not self._pid or liveness.exists(self._pid))
                 )
             finally:
                 os.close(fd)
