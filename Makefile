@@ -29,14 +29,14 @@ DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' ws_guard/version.py)
 
 .PHONY: demo test test-vllm test-gpu test-observability generated lint format bench bench-fleet nightly \
-  audit image clean
+  audit coverage mutation dist image clean
 
 demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
 	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(filter-out 0 no,$(ONCE)),--once)
 
 test: $(VENV)/.installed-test $(OTHER_VENVS)
 	@sh tests/system_packages.sh
-	$(VENV)/bin/python -m pytest -m "not engine and not observability" $(IN_PARALLEL) $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -m "not engine and not observability and not release" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 # The plugins inside real vLLM and SGLang, without a GPU: an environment of 8 GiB of its own.
 test-vllm: $(VENV)/.installed-test
@@ -53,6 +53,20 @@ test-observability: $(VENV)/.installed-test .venv-flashinfer-0.7.4/.installed
 # What is made from another file: dashboards, the PrometheusRule, the tables of docs/METRICS.md.
 generated: $(VENV)/.installed-test
 	$(VENV)/bin/python -m dashboards.write
+
+# Branches that the tests of four rooms reach in them: 95 % of each, or it fails. The probe's tests run
+# twice, with the hot path in C and in a copy of the tree without it.
+COVERED := sizing contract board probe
+COVERAGE := COVERAGE_FILE=$(CURDIR)/.coverage-data/.coverage $(CURDIR)/$(VENV)/bin/python -m coverage
+coverage: $(VENV)/.installed-test .venv-flashinfer-0.7.4/.installed
+	rm -rf .coverage-data && mkdir -p .coverage-data/tree
+	cp -R pyproject.toml ws_guard tests .coverage-data/tree
+	rm -f .coverage-data/tree/ws_guard/probe/_hot.*so
+	$(COVERAGE) run -m pytest $(COVERED:%=tests/%) $(IN_PARALLEL) $(PYTEST_ARGS)
+	cd .coverage-data/tree && $(COVERAGE) run -m pytest tests/probe $(IN_PARALLEL) $(PYTEST_ARGS)
+	$(COVERAGE) combine --quiet
+	@for room in $(COVERED); do $(COVERAGE) report --skip-covered --show-missing --precision 1 \
+	  --fail-under 95 --include "ws_guard/$$room/*" || failed=1; done; exit $${failed:-0}
 
 # On a machine with a card, by the Python that has torch and FlashInfer for it.
 GPU_PYTHON ?= python3
@@ -100,13 +114,24 @@ audit: $(VENV)/.installed .venv-fuzz/.installed
 	  > .venv-fuzz/exporter.txt
 	.venv-fuzz/bin/python tests/exporter/audit.py --strict --requirement .venv-fuzz/exporter.txt
 
+# Small changes to sizing, one by one: each must be noticed by its tests, or stand in docs/MUTATION.md.
+mutation: .venv-release/.installed
+	rm -rf mutants
+	.venv-release/bin/mutmut run
+	.venv-release/bin/python -m release.mutants docs/MUTATION.md
+
+# What PyPI gets, into dist/: built twice and compared, judged, installed elsewhere without a network.
+dist: .venv-release/.installed
+	.venv-release/bin/python -m release.dist dist
+	.venv-release/bin/python -m pytest tests/release $(PYTEST_ARGS)
+
 image:
 	docker build --tag ws-guard:$(VERSION) --build-arg VERSION=$(VERSION) \
 	  --build-arg REVISION=$$(git rev-parse HEAD) .
 
 clean:
-	rm -rf .venv .venv-flashinfer-* .venv-vllm .venv-observability .venv-fuzz dist \
-	  .mypy_cache .ruff_cache .pytest_cache .coverage
+	rm -rf .venv .venv-flashinfer-* .venv-vllm .venv-observability .venv-fuzz .venv-release dist \
+	  .mypy_cache .ruff_cache .pytest_cache .coverage .coverage-data mutants
 
 $(VENV)/.installed: pyproject.toml Makefile hatch_build.py ws_guard/probe/_hot.c
 	$(PYTHON) -m venv $(VENV)
@@ -125,6 +150,17 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check atheris \
 	  schemathesis pip-audit
+	touch $@
+
+# The exporter's packages are kept as files: tests install from there, without a network.
+.venv-release/.installed: release/requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r release/requirements.txt
+	$(@D)/bin/python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+	  print(*project['optional-dependencies']['exporter'], sep='\n')" > $(@D)/exporter.txt
+	rm -rf $(@D)/wheels
+	$(@D)/bin/python -m pip download --quiet --disable-pip-version-check --only-binary :all: \
+	  --dest $(@D)/wheels -r $(@D)/exporter.txt
 	touch $@
 
 # Another release of FlashInfer on top of .venv's packages: what is installed here comes first.

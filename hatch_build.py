@@ -1,7 +1,8 @@
 """Builds the probe's hot path (`ws_guard/probe/_hot.c`) where there is a C compiler.
 
 Without one, or without Python's headers, the package is pure Python: it does the same, at a higher
-cost per native call. WS_GUARD_REQUIRE_EXTENSION=1 makes that an error, for release builds.
+cost per native call. WS_GUARD_BUILD_EXTENSION=1 makes that an error, and 0 leaves the compiler
+alone: a release has a wheel of each kind.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+#: Unset: where it can be. 1: or fail. 0: never.
+WANTED = "WS_GUARD_BUILD_EXTENSION"
 SOURCE = "ws_guard/probe/_hot.c"
 BUILT = "ws_guard/probe/_hot.abi3.so"
 #: Python 3.10, the oldest that is supported: one build for it and every later version.
@@ -34,13 +37,16 @@ class ExtensionHook(BuildHookInterface):  # type: ignore[type-arg]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build the extension, or say why the package goes without."""
-        if self.target_name != "wheel":
+        wanted = os.environ.get(WANTED, "")
+        if wanted not in ("", "0", "1"):
+            raise SystemExit(f"{WANTED} is 0 or 1, got {wanted!r}")
+        if self.target_name != "wheel" or wanted == "0":
             return
         problem = compile_extension(Path(self.root))
         if problem:
             self.app.display_warning(f"ws_guard: the hot path stays in Python: {problem}")
-            if os.environ.get("WS_GUARD_REQUIRE_EXTENSION") == "1":
-                raise SystemExit(f"WS_GUARD_REQUIRE_EXTENSION=1, but {problem}")
+            if wanted == "1":
+                raise SystemExit(f"{WANTED}=1, but {problem}")
             return
         if version != "editable":
             build_data["pure_python"] = False

@@ -107,7 +107,10 @@ def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         point = tmp_path / f"{kind}{len(mounted)}"
         point.mkdir()
         command = ["mount", "-t", kind, "-o", options, kind, str(point)]
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            unavailable(f"mount: {error}")
         if answer.returncode:
             unavailable(f"{' '.join(command)}: {answer.stderr.strip()}")
         mounted.append(point)

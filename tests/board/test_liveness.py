@@ -13,7 +13,7 @@ from board_worker import Worker, read
 
 from ws_guard.board import Board, Slot
 from ws_guard.board.format import Header
-from ws_guard.board.liveness import hold_lock, is_locked, pid_namespace, pid_start_ticks
+from ws_guard.board.liveness import exists, hold_lock, is_locked, pid_namespace, pid_start_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -231,3 +231,8 @@ def test_a_command_name_with_brackets_and_spaces_is_no_trap(tmp_path: Path) -> N
 
 def test_the_pid_namespace_is_that_of_proc() -> None:
     assert os.readlink("/proc/self/ns/pid") == f"pid:[{pid_namespace()}]"
+
+
+def test_pids_that_cannot_be_are_nobody() -> None:
+    # The kernel's pids end at 2**22; beyond an int Python itself refuses.
+    assert [exists(os.getpid()), exists(1 << 22), exists(1 << 200)] == [True, False, False]

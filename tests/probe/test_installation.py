@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import ws_guard
+import ws_guard.probe
 from ws_guard.board import SlotView
 from ws_guard.probe import Probe, install, stand_by
 from ws_guard.sizing import InputError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 LAUNCHER = Path("data/csrc/trtllm_fmha_kernel_launcher.cu")
 
+PLAN = ws_guard.plan(heads=64, tp=8, dcp=8, max_num_batched_tokens=16_384)
 needs_flashinfer = pytest.mark.skipif(
     importlib.util.find_spec("flashinfer") is None, reason="flashinfer is not installed"
 )
@@ -159,6 +161,55 @@ def test_disabled_by_setting(
     installed()
     assert not os.path.exists(board)
     assert sys.meta_path == finders
+
+
+def test_a_probe_that_is_off_takes_whatever_it_is_told(
+    installed: Callable[..., Probe], board: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WS_GUARD_ENABLED", "0")
+    probe = installed()
+    probe.attach(device="cuda:0")
+    probe.describe(model_name="m")
+    probe.name_sites(lambda _address, _op: "site")
+    probe.report("nothing that anybody reads")
+    probe.after_fork()
+    assert repr(probe) == "<ws_guard.Probe: off>"
+    assert (probe.layout, probe.counter_of_replays()) == (None, None)
+    with pytest.raises(InputError, match=r"nothing is instrumented here \(switched off\)"):
+        probe.provision(PLAN, "cpu")
+    probe.close()
+    assert not os.path.exists(board)
+
+
+@needs_flashinfer
+def test_a_provision_comes_from_a_probe_that_is_on(installed: Callable[..., Probe]) -> None:
+    pytest.importorskip("torch")
+    probe = installed()
+    made = probe.provision(PLAN, "cpu", workspace_bytes=4096, zone_bytes=2048)
+    assert isinstance(made, ws_guard.Provision)
+    assert made.bytes == 4096
+    probe.uninstall()
+    with pytest.raises(InputError, match=r"nothing is instrumented here \(uninstalled\)"):
+        probe.provision(PLAN, "cpu")
+
+
+@needs_flashinfer
+def test_a_probe_says_where_it_is(
+    installed: Callable[..., Probe], slot: ReadSlot, tmp_path: Path
+) -> None:
+    probe = installed()
+    assert probe.layout is not None
+    assert repr(probe) == f"<ws_guard.Probe: contract verified, {probe._recorder.slot.path}>"  # type: ignore[union-attr]
+    assert slot().pid == os.getpid()
+    probe.uninstall()
+    (tmp_path / "file").touch()
+    nowhere = installed(board=str(tmp_path / "file" / "board"))
+    assert repr(nowhere).startswith("<ws_guard.Probe: contract verified, no board: ")
+
+
+def test_a_name_that_the_package_does_not_have() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Provisions'"):
+        ws_guard.probe.Provisions  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import functools
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +13,7 @@ from meetings import Meetings
 from ws_guard import contract as contracts
 from ws_guard.contract import XqaContract, installed_contract, installed_xqa
 from ws_guard.probe.instruments import Instruments
+from ws_guard.probe.loading import _LOADER_FUNCTION, DOOR
 from ws_guard.sizing import OPS, XQA_OPS
 
 if TYPE_CHECKING:
@@ -112,3 +115,116 @@ def test_an_xqa_that_cannot_be_read_leaves_trtllm_gen_watched(
     assert [is_probed(module, op) for op in (DECODE, XQA)] == [True, False]
     assert bench.problems == ["OSError while instrumenting: on purpose"]
     assert module.xqa_wrapper() == XQA
+
+
+# -- FlashInfers that are not as we know them ---------------------------------------------------
+
+
+def jit_core(**names: object) -> ModuleType:
+    """What stands in the place of `flashinfer.jit.core`, already imported."""
+    core = ModuleType(DOOR)
+    vars(core).update(names)
+    return core
+
+
+class JitSpec:
+    """FlashInfer's, as far as the probe knows it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def build_and_load(self) -> Any:
+        """A native module."""
+        return SimpleNamespace(**{DECODE: Native(DECODE)})
+
+
+@pytest.fixture
+def spec_class() -> type[Any]:
+    return type("JitSpec", (), dict(vars(JitSpec)))
+
+
+def test_the_door_lets_native_modules_in_and_closes_behind_us(
+    bench: Bench, spec_class: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, DOOR, jit_core(JitSpec=spec_class))
+    before = vars(spec_class)["build_and_load"]
+    bench.instruments.enter()
+    assert is_probed(spec_class("fmha_gen").build_and_load(), DECODE)
+    assert not is_probed(spec_class("batch_decode").build_and_load(), DECODE)
+    bench.instruments.leave()
+    assert vars(spec_class)["build_and_load"] is before
+    assert bench.problems == []
+
+
+def test_whoever_patched_over_the_door_stays(
+    bench: Bench,
+    spec_class: type[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setitem(sys.modules, DOOR, jit_core(JitSpec=spec_class))
+    bench.instruments.enter()
+    ours = vars(spec_class)["build_and_load"]
+    spec_class.build_and_load = theirs = lambda spec: ours(spec)
+    bench.instruments.leave()
+    assert vars(spec_class)["build_and_load"] is theirs
+    (line,) = caplog.messages
+    assert line.endswith("JitSpec.build_and_load was patched again")
+
+
+def test_a_core_without_the_door_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, DOOR, jit_core())
+    bench.instruments.enter()
+    (problem,) = bench.problems
+    assert problem.startswith(f"{DOOR} has no JitSpec.build_and_load (")
+    assert problem.endswith("): no call is seen")
+
+
+def test_a_loader_that_fails_is_told(
+    bench: Bench, spec_class: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FlashInfer keeps its module behind a cached function, which is called once more."""
+
+    @functools.cache
+    def get_trtllm_gen_fmha_module() -> object:
+        if loads:
+            raise OSError("the cache was emptied")
+        return loads.append("once")
+
+    loads: list[str] = []
+    get_trtllm_gen_fmha_module()
+    module = ModuleType("flashinfer.stand_in")
+    vars(module)[_LOADER_FUNCTION] = Emptied(get_trtllm_gen_fmha_module)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, DOOR, jit_core(JitSpec=spec_class))
+    bench.instruments.enter()
+    assert bench.problems == [
+        "native modules loaded before are not seen: OSError('the cache was emptied')"
+    ]
+
+
+class Emptied:
+    """A cached function whose cache another thread empties right after it was asked about."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def cache_info(self) -> Any:
+        told = self._function.cache_info()
+        self._function.cache_clear()
+        return told
+
+    def __call__(self) -> object:
+        return self._function()
+
+
+def test_a_tuner_of_another_kind_is_told_and_calls_count(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuner = SimpleNamespace(is_tuning_mode="sometimes")
+    autotuner = ModuleType("flashinfer.autotuner")
+    vars(autotuner)["AutoTuner"] = type("AutoTuner", (), {"get": staticmethod(lambda: tuner)})
+    monkeypatch.setitem(sys.modules, autotuner.__name__, autotuner)
+    assert is_probed(bench.load(DECODE), DECODE)
+    (problem,) = bench.problems
+    assert problem.startswith("FlashInfer's autotuner is not understood, its calls count: TypeErr")

@@ -309,3 +309,18 @@ def test_a_starting_worker_removes_the_dead_slot_of_its_identity(
     assert all(view.alive for view in slots())
     other.close()
     successor.close()
+
+
+def test_a_part_that_cannot_follow_to_a_new_slot_keeps_no_other_from_it(
+    recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise OSError("on purpose")
+
+    followed: list[str] = []
+    recorder.on_new_slot += [fail, lambda: followed.append("the next one")]
+    recorder.forget_slot()
+    recorder.on_new_slot.remove(fail)
+    assert followed == ["the next one"]
+    (line,) = caplog.messages
+    assert line.endswith("OSError: on purpose")

@@ -74,6 +74,11 @@ def test_what_is_left_for_scratch(release: str, batch: int, left: int) -> None:
     assert (answer.ok, answer.scratch_available) == (True, left)
 
 
+def test_nothing_is_left_for_a_scratch_that_nobody_is_given() -> None:
+    answer = carve(entry="context", batch_size=8, flashinfer="0.7.4")
+    assert answer == (True, {"softmax_stats": 0}, None, None)
+
+
 def test_one_byte_short_is_refused_with_the_remainder_before_padding() -> None:
     # 8 * 64 * 74 * 256 + 1 MiB = 10,747,904; at address 8 the first 8 bytes are padding
     fits = carve(flashinfer="0.7.4", batch_size=74, workspace_bytes=10_747_912, workspace_address=8)
@@ -101,7 +106,7 @@ def test_external_counter_of_layout_c() -> None:
     # 4 bytes * round_up(max(3,144 * 64, 148), 8) = 804,864
     assert carve(flashinfer="0.7.4", batch_size=3144, counter_buffer_bytes=804_864).ok
     short = carve(flashinfer="0.7.4", batch_size=3144, counter_buffer_bytes=804_863)
-    assert short.refused == ("multi_ctas_kv_counter_buffer", None, None, None)
+    assert short == (False, {}, ("multi_ctas_kv_counter_buffer", None, None, None), None)
     # Few rows: the SM count decides, 4 * round_up(148, 8) = 608
     assert carve(flashinfer="0.7.4", entry="dsv4", batch_size=1, num_qo_heads=8,
                  counter_buffer_bytes=608).ok  # fmt: skip
@@ -115,6 +120,32 @@ def test_need_counts_padding_slabs_and_scratch() -> None:
     assert need(call, LAYOUTS["C"]).total == 20_523_008
     assert need(call, LAYOUTS["C"], address=1).total == 20_523_008 + 15
     assert need(call, LAYOUTS["B"]).total == 20_523_008 + 8_388_608
+
+
+def test_need_at_an_address_that_is_not_aligned() -> None:
+    # 12 bytes of padding before the first slab, whichever it is, and none behind it
+    for layout, lse in (("B", True), ("B", False), ("C", True), ("C", False)):
+        call = Call("decode", 64, 32, lse=lse, dims=HeadDims(576, 512, 2048))
+        aligned = need(call, LAYOUTS[layout])
+        assert need(call, LAYOUTS[layout], address=4) == aligned._replace(total=aligned.total + 12)
+        # 4 parts of 32 rows of 64 heads: 148 * 64 * 8 + 128 * 64 * 512 * 2, whatever the KV step
+        stats = (8 * 64 * 32 * 256 + 2**20) * lse
+        counter = 8_388_608 if layout == "B" else 0
+        assert aligned == (
+            counter + stats + 8_464_384,
+            {"counter": counter, "softmax_stats": stats, "scratch": 8_464_384},
+        )
+    # The same where no scratch follows, whose own padding would make up for it
+    call = Call("decode", 64, 100, lse=True)
+    assert need(call, LAYOUTS["C"], address=4).total == 12 + 8 * 64 * 100 * 256 + 2**20
+
+
+def test_what_hands_no_scratch_over_needs_none() -> None:
+    # A decode of one row would; a context of layout C carves its statistics and nothing else
+    assert need(Call("context", 8, 1, lse=True), LAYOUTS["C"]) == (
+        8 * 8 * 256 + 2**20,
+        {"counter": 0, "softmax_stats": 8 * 8 * 256 + 2**20, "scratch": 0},
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,12 +164,58 @@ def test_need_counts_padding_slabs_and_scratch() -> None:
         ({"counter_buffer_bytes": -1}, "counter_buffer_bytes must be between 0"),
         ({"flashinfer": "0.2.9"}, "0.2.9 is older than 0.3.0"),
         ({"flashinfer": "newest"}, "flashinfer must be a release such as"),
-        ({"num_qo_heads": 2**31 - 1, "batch_size": 2**31 - 1}, "more than any address space"),
+        ({"batch_size": 2**31}, "batch_size must be between 1 and 2,147,483,647"),
+        ({"num_qo_heads": 2**31}, "num_qo_heads must be between 1 and 2,147,483,647"),
+        ({"max_q_len": 2**31}, "max_q_len must be between 1 and 2,147,483,647"),
+        ({"sum_q": 2**31}, "sum_q must be between 0 and 2,147,483,647"),
+        ({"sm_count": 1025}, "sm_count must be between 1 and 1,024, got 1,025"),
+        ({"workspace_bytes": 1 << 63}, "workspace_bytes must be between 0 and 9,223,372,036,854"),
+        ({"workspace_bytes": -(1 << 127)}, "workspace_bytes .*, got -170,141,183,460,469"),
+        ({"workspace_bytes": 1 << 128}, "workspace_bytes .*, got a number far beyond$"),
+        # 8 * 2**16 heads * 2**20 rows are 2**39: 2**24 tokens more are 2**63
+        (
+            {"num_qo_heads": 2**16, "batch_size": 2**20, "max_q_len": 2**24 - 255},
+            "num_qo_heads 65,536 x batch_size 1,048,576 x max_q_len 16,776,961 is more",
+        ),
     ],
 )
 def test_impossible_inputs_are_named(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ws_guard.InputError, match=words):
+    with pytest.raises(ws_guard.InputError, match=f"^(flashinfer )?{words}"):
         carve(**changes)
+
+
+LARGEST = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call("decode", LARGEST, 1, kv_heads=LARGEST),
+        Call("context", 1, LARGEST, sm_count=1, sum_q=0),
+        Call("ragged", 1, 1, LARGEST, sm_count=1024, sum_q=LARGEST),
+        Call("dsv4", 1, 1, counter_buffer_bytes=0, kv_heads=1),
+        Call("xqa", 2**16, 2**20, 2**24 - 256, max_kv_len=LARGEST),
+        Call("xqa_mla", 1, 1, max_kv_len=0),
+    ],
+    ids=lambda call: call.entry,
+)
+def test_calls_at_their_limits_are_calls(call: Call) -> None:
+    assert call.checked() is call
+
+
+def test_more_than_any_address_space_holds() -> None:
+    with pytest.raises(ws_guard.InputError) as refused:
+        Call("decode", LARGEST, LARGEST).checked()
+    assert str(refused.value) == (
+        "num_qo_heads 2,147,483,647 x batch_size 2,147,483,647 x max_q_len 1 is more than any "
+        "address space holds; pass real sizes"
+    )
+
+
+def test_an_entry_that_no_launcher_has() -> None:
+    known = "decode, context, ragged, dsv4, xqa, xqa_mla"
+    with pytest.raises(ws_guard.InputError, match=f"^entry must be one of {known}, got 'prefill'$"):
+        Call("prefill", 1, 1).checked()  # type: ignore[arg-type]
 
 
 def test_exact_at_any_size() -> None:

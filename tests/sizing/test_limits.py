@@ -101,3 +101,36 @@ def test_need_is_not_monotone_at_the_low_end() -> None:
     # stats and scratch together peak at batch 74; from 149 on the slab alone is larger
     assert worst_need_bytes(sparse, LAYOUTS["C"]) == 20_523_008
     assert worst_need_bytes(sparse._replace(batch=149), LAYOUTS["C"]) == 8 * 64 * 149 * 256 + MIB
+
+
+def test_an_address_that_is_not_aligned_takes_its_padding_from_the_scratch() -> None:
+    # 74 rows need 10,747,904 of statistics and 9,775,104 of scratch; no smaller step as much
+    sparse, size = call(64, 74, dims=SPARSE_MLA), 20_523_008
+    assert overrun_batches(sparse, LAYOUTS["C"], size) is None
+    assert overrun_batches(sparse, LAYOUTS["C"], size, address=8) == (74, 74)
+    assert not overruns(sparse, LAYOUTS["C"], size)
+    assert overruns(sparse, LAYOUTS["C"], size, address=8)
+    assert worst_need_bytes(sparse, LAYOUTS["C"], address=8) == size + 8
+
+
+def test_the_worst_need_is_that_of_a_step_up_to_the_planned_one() -> None:
+    # 12 rows: 8 parts each, 96 * 64 * 512 * 2, and statistics 148 * 64 * 8; not 13 rows
+    twelve = 8 * 64 * 12 * 256 + MIB + 96 * 65_536 + 75_776
+    assert worst_need_bytes(call(64, 12, dims=SPARSE_MLA), LAYOUTS["C"]) == twelve
+    # 66 KV heads: one row leaves 2 CTAs to each, 2 rows one. 132 parts of 256 and of 256 bytes
+    xqa = Call("xqa", 66, 2, sm_count=132, dims=HeadDims(128, 128), kv_heads=66, max_kv_len=512)
+    assert worst_need_bytes(xqa._replace(sm90_fp8=False), LAYOUTS["C"]) == 8 * MIB + 2 * 132 * 256
+
+
+def test_threshold_at_the_end_of_what_a_batch_can_be() -> None:
+    # 4 bytes for each of 2**31 - 1 rows of one head, rounded up to 8 words: 2**33 bytes
+    largest = 2**31 - 1
+    enough = call(1, lse=False, counter_buffer_bytes=2**33)
+    assert overflow_threshold_batch(enough, LAYOUTS["C"], 394 * MIB) is None
+    # 8 words less: the last 7 rows do not fit
+    less = enough._replace(counter_buffer_bytes=2**33 - 32)
+    assert overflow_threshold_batch(less, LAYOUTS["C"], 394 * MIB) == largest - 7
+    # Layout A, ragged: the counter, 8 bytes for each row of one head, and to the next 16
+    ragged, rows = Call("ragged", 1, 1), 8_388_608 + 8 * largest
+    assert overflow_threshold_batch(ragged, LAYOUTS["A"], rows + 8) is None
+    assert overflow_threshold_batch(ragged, LAYOUTS["A"], rows) == largest - 1

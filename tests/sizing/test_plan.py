@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import ws_guard
+from ws_guard.sizing import LAYOUTS, Call, judge
 
 MIB = 1 << 20
 
@@ -87,7 +88,11 @@ def test_a_carve_that_fits_is_no_fit_where_scratch_does_not() -> None:
 def test_heads_that_do_not_divide_are_counted_up_and_noted() -> None:
     answer = plan(heads=60, tp=8, dcp=8)
     assert answer.kernel_heads == 64  # ceil(60 / 8) * 8
-    assert "60 heads do not divide by tp 8" in answer.notes[0]
+    (note,) = answer.notes
+    assert note == (
+        "60 heads do not divide by tp 8: counted as the next whole number per rank; "
+        "the engine may refuse"
+    )
 
 
 def test_dcp_over_prefill_context_parallel_ranks() -> None:
@@ -97,8 +102,35 @@ def test_dcp_over_prefill_context_parallel_ranks() -> None:
 def test_grid_limit() -> None:
     answer = plan(dcp=1, max_num_batched_tokens=65_536)
     assert answer.reasons == ["grid_limit"]
-    assert "lower max_num_batched_tokens to 65,535" in answer.notes[0]
+    (note,) = answer.notes
+    assert note == (
+        "a batch above 65,535 cannot launch whatever the workspace: "
+        "lower max_num_batched_tokens to 65,535"
+    )
     assert plan(dcp=1, max_num_batched_tokens=65_535).fits
+
+
+def test_tokens_and_requests_together() -> None:
+    answer = plan(max_num_seqs=24)
+    assert answer == plan()._replace(notes=answer.notes)
+    assert answer.notes == [
+        "rows are the tokens of a step: max_num_seqs does not change the answer"
+    ]
+
+
+def test_the_last_step_that_fits() -> None:
+    # 3,080 rows: 8 * 64 * 256 * 3,080 + 1 MiB = 404,750,336 are left by the counter, exactly
+    last = plan(max_num_batched_tokens=3080)
+    assert (last.fits, last.margin_bytes, last.margin_batch) == (True, 0, 0)
+    # What is just large enough needs no more, though the recommendation keeps a base of 394 MiB
+    assert last.recommended_workspace_bytes > last.workspace_bytes
+    assert last.extra_bytes_per_gpu == 0
+    assert plan(max_num_batched_tokens=3081).reasons == ["overflow"]
+
+
+def test_a_call_is_judged_without_a_word_about_the_deployment() -> None:
+    judged = judge(Call("decode", 64, 16_384, lse=True), LAYOUTS["B"], 394 * MIB)
+    assert judged == plan()
 
 
 def test_requests_where_no_tokens_are_given() -> None:
@@ -130,18 +162,27 @@ def test_an_impossible_sm_count_still_gets_a_recommendation_that_fits() -> None:
         ({"heads": 0}, "heads must be between 1"),
         ({"heads": -64}, "heads must be between 1"),
         ({"tp": 0}, "tp must be between 1"),
-        ({"dcp": 3}, "dcp 3 must divide tp x pcp = 8"),
+        ({"dcp": 3}, "dcp 3 must divide tp x pcp = 8; change --dcp or --tp"),
         ({"dp": -1}, "dp must be between 1"),
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be between 1"),
-        ({"max_num_batched_tokens": None}, "max_num_batched_tokens is missing"),
+        (
+            {"max_num_batched_tokens": None},
+            "max_num_batched_tokens is missing: pass the tokens of",
+        ),
         ({"max_num_batched_tokens": 2**40}, "max_num_batched_tokens must be between 1"),
         ({"max_num_seqs": 0}, "max_num_seqs must be between 1"),
         ({"max_q_len": 0}, "max_q_len must be between 1"),
         ({"workspace_bytes": 0}, "workspace_bytes must be between 1"),
         ({"sm_count": 100_000}, "sm_count must be between 1 and 1,024"),
-        ({"heads": 2**31 - 1, "tp": 1, "dcp": 1, "max_q_len": 2**31 - 1}, "more than any address"),
+        ({"heads": 2**31}, "heads must be between 1 and 2,147,483,647, got 2,147,483,648"),
+        ({"tp": 2**31}, "tp must be between 1 and "),
+        ({"max_q_len": 2**31}, "max_q_len must be between 1 and 2,147,483,647"),
+        (
+            {"heads": 2**31 - 1, "tp": 1, "dcp": 1, "max_q_len": 2**31 - 1},
+            "num_qo_heads 2,147,483,647 x batch_size 16,384 x max_q_len 2,147,483,647 is more ",
+        ),
     ],
 )
 def test_impossible_inputs_are_named(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ws_guard.InputError, match=words):
+    with pytest.raises(ws_guard.InputError, match=f"^{words}"):
         plan(**changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ws_guard.sizing import LAYOUTS, Call, HeadDims, scratch
+from ws_guard.sizing import LAYOUTS, Call, HeadDims, Scratch, scratch
 from ws_guard.sizing.scratch import may_use_scratch
 
 C = LAYOUTS["C"]
@@ -34,6 +34,47 @@ def test_small_batches_are_bounded_where_the_kernels_kv_step_is_not_known() -> N
 
 
 @pytest.mark.parametrize(
+    ("heads", "batch", "top_k", "size"),
+    # 148 SMs: statistics 148 * step_q * 8, output CTAs * split * step_q * 512 values of 2 bytes.
+    # KV is split into ceil(top_k / 256) parts where a KV step is 128 tokens: the most it can be.
+    [
+        # One row of 16 heads: two CTAs of 8, as 16 tiles of 128 tokens are at most 148 // 8 = 18
+        (16, 1, 2048, 148 * 8 * 8 + 2 * 8 * 8 * 1024),
+        (32, 1, 2048, 148 * 16 * 8 + 2 * 8 * 16 * 1024),
+        (16, 1, 2304, 148 * 8 * 8 + 2 * 9 * 8 * 1024),
+        # 19 tiles: one CTA of 16, and 10 parts
+        (16, 1, 2305, 148 * 16 * 8 + 1 * 10 * 16 * 1024),
+        (16, 2, 2048, 148 * 16 * 8 + 2 * 8 * 16 * 1024),
+        # 4 rows of 5 tiles each are 20, though 4 * 514 tokens would fit into 17
+        (16, 4, 514, 148 * 16 * 8 + 4 * 3 * 16 * 1024),
+        # No kernel has less than 8 rows
+        (8, 1, 2048, 148 * 8 * 8 + 1 * 8 * 8 * 1024),
+        # Tiles of 64 rows: two for 128 heads, whether or not they are a pair
+        (128, 9, 2048, 148 * 64 * 8 + 18 * 8 * 64 * 1024),
+        (128, 10, 2048, 148 * 64 * 8 + 20 * 7 * 64 * 1024),
+        # 64 parts for each of 2 rows
+        (64, 2, 16_384, 148 * 64 * 8 + 2 * 64 * 64 * 1024),
+        # A single row leaves a quarter of the 148 SMs to its KV: 37 parts
+        (64, 1, 16_384, 148 * 64 * 8 + 1 * 37 * 64 * 1024),
+        # Twice 2 * 64 CTAs are too many: half of what is left after two tiles of heads, 37 again
+        (128, 1, 16_384, 148 * 64 * 8 + 2 * 37 * 64 * 1024),
+    ],
+)
+def test_sparse_mla_of_few_rows(heads: int, batch: int, top_k: int, size: int) -> None:
+    """repr as well: bytes are whole numbers."""
+    call = Call("decode", heads, batch, dims=HeadDims(576, 512, top_k))
+    assert repr(scratch(call, C)) == repr(Scratch(size, False))
+
+
+def test_a_single_row_is_spread_only_where_its_keys_are_576_wide() -> None:
+    call = Call("decode", 64, 1, dims=HeadDims(512, 512, 16_384))
+    assert scratch(call, C).bytes == 148 * 64 * 8 + 64 * 64 * 1024
+    # 128 SMs hold twice 64 CTAs exactly: a quarter of them are left, 32
+    exactly = call._replace(sm_count=128, dims=HeadDims(576, 512, 16_384))
+    assert scratch(exactly, C).bytes == 128 * 64 * 8 + 32 * 64 * 1024
+
+
+@pytest.mark.parametrize(
     ("sm_count", "dims", "bound"),
     [
         (148, HeadDims(576, 512), 9_775_104),
@@ -43,8 +84,24 @@ def test_small_batches_are_bounded_where_the_kernels_kv_step_is_not_known() -> N
         (148, HeadDims(128, 128), 148 * 128 * (8 + 2 * 128)),
     ],
 )
-def test_bounds(sm_count: int, dims: HeadDims | None, bound: int) -> None:
-    call = Call("decode", 64, 1, sm_count=sm_count, dims=dims)
+@pytest.mark.parametrize("entry", ["decode", "dsv4"])
+def test_bounds(entry: str, sm_count: int, dims: HeadDims | None, bound: int) -> None:
+    call = Call(entry, 64, 1, sm_count=sm_count, dims=dims)  # type: ignore[arg-type]
+    assert scratch(call, C) == (bound, False)
+    assert scratch(call._replace(batch=0), C) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "bound"),
+    # Any kernel of MLA, 148 * 64 * (8 + 2 * vo), where the one that is selected is not known
+    [
+        ({"q_len": 2}, 9_775_104),
+        ({"heads": 24}, 9_775_104),
+        ({"dims": HeadDims(320, 256, top_k=2048)}, 148 * 64 * (8 + 2 * 256)),
+    ],
+)
+def test_sparse_mla_whose_kernel_is_not_known(changes: dict[str, object], bound: int) -> None:
+    call = Call("decode", 64, 16, dims=SPARSE_MLA)._replace(**changes)  # type: ignore[arg-type]
     assert scratch(call, C) == (bound, False)
 
 

@@ -68,10 +68,61 @@ def test_measured(batch: int, pages: int, size: int) -> None:
         # 4 draft tokens * 8 heads = 32 rows fit one tile; 12 make 2 tiles of 64 rows, 192 parts
         ({"sm90_fp8": True, "q_len": 4}, 96 * 256 + 96 * 8192),
         ({"sm90_fp8": True, "q_len": 12}, 192 * 512 + 192 * 16_384),
+        # One token of 40 rows is one tile however many; 396 // 4 = 99 parts, 31,680 -> 4 * 10,240
+        ({"sm90_fp8": True, "heads": 40, "kv_heads": 1}, 40_960 + 99 * 10_240),
+        # 2 tokens of 48 rows are 2 tiles of 64, one token in each; 2 * 50 * 2 parts
+        (
+            {"sm90_fp8": True, "heads": 96, "kv_heads": 2, "q_len": 2},
+            114_688 + 200 * 16_384,
+        ),
+        # Wider than any padded head dim: as it is; 1 row of 576, 32,768 -> 29 * 1,152
+        ({"heads": 8, "dims": HeadDims(576, 576)}, 33_408 + 128 * 1152),
+        # 33 tiles of 32 rows: 129 * 8,448 = 1,089,792 -> 5 * 270,336
+        ({"heads": 1056, "kv_heads": 1}, 1_351_680 + 129 * 270_336),
+        # A known call is what it is, even where no such module compiles: 128 rows of 128
+        ({"heads": 128, "kv_heads": 1}, 163_840 + 129 * 32_768),
     ],
 )
 def test_arithmetic(changes: dict[str, object], size: int) -> None:
-    assert scratch(H200._replace(**changes), C).bytes == size  # type: ignore[arg-type]
+    """repr: bytes are whole numbers."""
+    found = scratch(H200._replace(**changes), C).bytes  # type: ignore[arg-type]
+    assert repr(found) == repr(size)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size"),
+    [
+        # Head dim 256: tiles of 16 KiB hold 32 rows, so 2 KV heads at least; 66 parts each
+        ({"dims": HeadDims(256, 256)}, 49_152 + 132 * 16_384),
+        # Draft tokens come in tiles of 32 rows with 1 KV head as well: 4 tiles of 129 parts
+        ({"dims": HeadDims(256, 256), "q_len": 2}, 147_456 + 516 * 16_384),
+        # 61 heads of 256 are 61 KV heads: one would need 64 rows
+        ({"heads": 61, "dims": HeadDims(256, 256)}, 31_232 + 122 * 512),
+        # More heads than SMs: 2 KV heads of 128 rows do not compile, 4 of 64 do; 11 parts for each
+        # of 3 sequences, 132 * 512 -> 5 * 16,384
+        ({"heads": 256, "batch": 3}, 81_920 + 132 * 16_384),
+    ],
+)
+def test_kv_heads_that_are_not_known_are_those_that_compile(
+    changes: dict[str, object], size: int
+) -> None:
+    call = H200._replace(kv_heads=None, **changes)  # type: ignore[arg-type]
+    assert scratch(call, C) == (size, False)
+
+
+def test_where_no_module_compiles_nothing_is_written() -> None:
+    # 1,024 rows of the smallest head dim: 2 * 64 * 1,024 bytes are more than 16 KiB
+    assert scratch(H200._replace(heads=1024, kv_heads=1, dims=None), C) == (0, True)
+
+
+def test_who_may_use_scratch() -> None:
+    def may(call: Call, *batches: int) -> list[bool]:
+        return [may_use_scratch(call._replace(batch=batch)) for batch in batches]
+
+    assert may(MLA, 0, 1, 5000) == [False, True, True]
+    assert may(H200._replace(kv_heads=1), 0, 1, 66, 67) == [False, True, True, False]
+    # Perhaps there is but one KV head
+    assert may(H200._replace(kv_heads=None), 66, 67) == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -80,6 +131,7 @@ def test_arithmetic(changes: dict[str, object], size: int) -> None:
         ({}, True),
         ({"q_len": 5}, True),
         ({"q_len": 5, "sum_q": 5}, True),
+        ({"sum_q": 3}, True),  # of one token each, whatever the sum
         ({"q_len": 5, "batch": 2, "sum_q": 6}, False),  # ragged: somebody writes less
         ({"sm90_fp8": True}, False),  # whose sequences are short writes less
         ({"sm90_fp8": None}, False),
@@ -160,6 +212,7 @@ def test_mla_writes_two_tiles_a_row_at_every_batch() -> None:
     assert 6826 * 18_432 <= 120 * MIB < 6827 * 18_432
     large = MLA._replace(batch=8192)
     assert overrun_batches(large, C, 128 * MIB) == (6827, 8192)
+    assert overrun_batches(large._replace(batch=6827), C, 128 * MIB) == (6827, 6827)
     assert overrun_batches(large._replace(batch=6826), C, 128 * MIB) is None
     assert last_batch_with_scratch(large) == 8192
     assert worst_need_bytes(large, C) == 8 * MIB + 8192 * 18_432
@@ -170,7 +223,8 @@ def test_mla_writes_two_tiles_a_row_at_every_batch() -> None:
     [
         ({"kv_heads": 65}, "num_kv_heads must be between 1 and 64, got 65"),
         ({"kv_heads": 0}, "num_kv_heads must be between 1 and 64, got 0"),
-        ({"max_kv_len": -1}, "max_kv_len must be between 0 and"),
+        ({"max_kv_len": -1}, "max_kv_len must be between 0 and 2,147,483,647, got -1"),
+        ({"max_kv_len": 2**31}, "max_kv_len must be between 0 and 2,147,483,647"),
     ],
 )
 def test_impossible_calls(changes: dict[str, object], said: str) -> None:

@@ -150,7 +150,7 @@ def judge(
         overflow_threshold_batch=threshold,
         overrun_batches=overrun,
         recommended_workspace_bytes=recommended,
-        extra_bytes_per_gpu=0 if size >= worst else max(0, recommended - size),
+        extra_bytes_per_gpu=0 if size >= worst else recommended - size,
         env={},
         sites=[],
         notes=[],

@@ -59,23 +59,22 @@ def _bound(sm_count: int, step_q: int, head_dim_v: int) -> int:
 
 
 def _sparse_mla(call: Call, dims: HeadDims, kv_step: int) -> int:
-    """Scratch of the sparse MLA kernel that FlashInfer selects for one query token per row."""
+    """Scratch of the sparse MLA kernel that FlashInfer selects for one query token per row.
+
+    Where SMs would be idle, pairs of CTAs or two or four of them share the value dimension: each
+    writes as much less as they are more.
+    """
     step_q = _sparse_mla_step_q(call, dims)
-    pairs = call.heads == 128 and call.batch * (call.heads // 64) * 8 > call.sm_count
-    head_dim = dims.vo // 2 if pairs else dims.vo
-    ctas = call.batch * (2 if pairs else call.heads // step_q)
+    ctas = call.batch * (call.heads // step_q)
     split = _kv_split(call, dims, kv_step, ctas)
-    if not pairs:
-        # SMs still idle: the value dimension is spread over two or four CTAs as well.
-        spare = 1 if call.batch == 1 and (dims.qk, dims.vo) == (576, 512) else 2
-        if split > 1 and ctas * split * spare <= call.sm_count:
-            head_dim = 128 if ctas * split * 2 * spare <= call.sm_count else 256
-            ctas *= dims.vo // head_dim
-            split = _kv_split(call, dims, kv_step, ctas)
+    if call.batch == 1 and dims.qk == 576:
+        # One row is spread over the value dimension even if fewer CTAs are left to split its KV.
+        split = _kv_split(
+            call, dims, kv_step, ctas * (4 if ctas * split * 2 <= call.sm_count else 2)
+        )
     if split <= 1:
         return 0
-    pair_width = 2 if pairs else 1
-    return call.sm_count * step_q * 8 + ctas * split * step_q * head_dim * pair_width * 2
+    return call.sm_count * step_q * 8 + ctas * split * step_q * dims.vo * 2
 
 
 def _sparse_mla_step_q(call: Call, dims: HeadDims) -> int:

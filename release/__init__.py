@@ -1,0 +1,1 @@
+"""What is published: `make dist` makes it, `.github/workflows/release.yml` sends it."""
