@@ -75,6 +75,7 @@ class Slot:
         self._address = 0
         self._bytes = memoryview(memory)
         self._fd = fd
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._folds: dict[tuple[int, int, int], int] = {}
         self._worst: dict[int, int] = {}
@@ -132,11 +133,10 @@ class Slot:
         return slot
 
     def _write_header(self) -> None:
-        pid = os.getpid()
         self.words[Header.VERSION] = VERSION
         self.words[Header.SLOT_BYTES] = SLOT_BYTES
-        self.words[Header.PID] = pid
-        self.words[Header.PID_START_TICKS] = liveness.pid_start_ticks(pid)
+        self.words[Header.PID] = self._pid
+        self.words[Header.PID_START_TICKS] = liveness.pid_start_ticks(self._pid)
         self.words[Header.PID_NAMESPACE] = liveness.pid_namespace()
         self.words[Header.ATTACHED_NS] = self.attached_ns
         self._clocks[Header.ATTACHED_CLOCK] = self._attached_clock
@@ -272,8 +272,11 @@ class Slot:
         return observed or bool(dying)
 
     def close(self) -> None:
-        """Leave the board cleanly: the slot is marked closed and removed."""
-        if self.path is not None:
+        """Leave the board cleanly: the slot is marked closed and removed.
+
+        A child that was forked behind Python's back has the slot of its parent, and leaves it be.
+        """
+        if self.path is not None and self._pid == os.getpid():
             self.words[Header.CLOSED_NS] = time.time_ns()
             # Already removed, or the directory is: then nothing is left to tidy.
             with contextlib.suppress(OSError):
