@@ -84,7 +84,7 @@ def check_counts(board: Board, made: dict[str, int]) -> None:
     assert (op.overflows, op.overruns, one.worker.probe_errors) == ({}, {}, 0)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 def test_memory_and_slot_stay_as_they_are(
     board: Board, run: Callable[[int], dict[str, Any]]
 ) -> None:
@@ -98,7 +98,7 @@ def test_memory_and_slot_stay_as_they_are(
     check_counts(board, told["made"])
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 def test_threads_lose_no_call(board: Board, run: Callable[[int], dict[str, Any]]) -> None:
     """Eight at once, in one op, changing as often as the interpreter lets them."""
     told = run(THREADS)

@@ -29,6 +29,8 @@ RANKS = 16
 #: Seconds within which a life is ended, from its start or once it records.
 EARLY, LATE = 0.02, 0.03
 PATIENCE = 60.0
+#: How often each kind of life is led; a full table of rows takes long to fill, and to read.
+WEIGHTS = dict(zip(KINDS, (3, 4, 3, 1, 4), strict=True))
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ class Undertaker:
             for reader in self.readers:
                 wait_until(reader.has_seen_death_of, self._owed[rank])
             del self._owed[rank]
-        kind = self.chance.choice([*KINDS, "come_and_go"])
+        (kind,) = self.chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
         account = Account(where / f"account{number}")
         pid = self.forks.begin(kind, rank, account.path)
         self.readers[0].follow(pid, account)
@@ -97,7 +99,7 @@ class Undertaker:
             reader.stop()
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_no_kill_leaves_anything_torn_or_unseen(board: Path, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
@@ -113,8 +115,8 @@ def test_no_kill_leaves_anything_torn_or_unseen(board: Path, tmp_path: Path) -> 
         assert reader.deaths.total() == undertaker.mourned
         assert set(reader.deaths.values()) <= {1}, "each death is told once"
     assert sum(undertaker.phases.values()) == KILLS
-    reads = [reader.reads for reader in undertaker.readers]
-    print(f"{KILLS} kills, {undertaker.slots} slots, {undertaker.mourned} deaths, reads {reads},")
-    print(f"{undertaker.torn} folded rows torn; in the middle of:")
+    reads = [(reader.reads, reader.late) for reader in undertaker.readers]
+    print(f"{KILLS} kills, {undertaker.slots} slots, {undertaker.mourned} deaths")
+    print(f"(reads, late ones) {reads}, {undertaker.torn} folded rows torn; in the middle of:")
     for phase, count in sorted(undertaker.phases.items()):
         print(f"  {PHASES[phase]}: {count}")

@@ -8,6 +8,7 @@ from .directory import Board, BoardError, open_board
 from .format import ACTIONS, MAX_WORKSPACES, OVERFLOW, OVERRUN, Outcome, Shape
 
 if TYPE_CHECKING:
+    from .opening import in_time, open_slot
     from .reader import OTHER_FORMAT, LastCall, Row, SlotError, SlotReader, SlotView, list_slots
     from .tidy import remove_dead
     from .writer import Slot
@@ -28,10 +29,20 @@ __all__ = [
     "SlotError",
     "SlotReader",
     "SlotView",
+    "in_time",
     "list_slots",
     "open_board",
+    "open_slot",
     "remove_dead",
 ]
+
+
+_HOMES = {
+    "Slot": "writer",
+    "in_time": "opening",
+    "open_slot": "opening",
+    "remove_dead": "tidy",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -40,6 +51,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    home = {"Slot": "writer", "remove_dead": "tidy"}.get(name, "reader")
+    home = _HOMES.get(name, "reader")
     value = globals()[name] = getattr(import_module(f".{home}", __name__), name)
     return value

@@ -256,6 +256,13 @@ class Slot:
         with self._lock:
             self.words[Header.PROBE_ERRORS] += 1
 
+    def is_removed(self) -> bool:
+        """Whether somebody has taken the slot off the board under its worker."""
+        try:
+            return self._fd is not None and os.fstat(self._fd).st_nlink == 0
+        except OSError:
+            return False
+
     def saw_trouble(self) -> bool:
         """Whether a worker that exits now may have died of an overflow or overrun.
 
