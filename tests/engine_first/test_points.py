@@ -33,11 +33,9 @@ ONE = (shape(1), 3)
 ROWS: dict[str, list[list[tuple[Shape, int]]]] = {
     "row": [[ONE], [ONE, (shape(2), 0)]],
     "fold": [[ONE, (shape(17), 2)], [ONE, (shape(17), 2), (shape(3), 0)]],
-    # The same row: the shape that it shows is replaced. Killed right then, it shows none, and a
-    # reader that has not met it before passes over it.
-    "worse": [[ONE, (shape(17), 2)], [ONE], [ONE, (shape(18), 2)]],
+    # The same row: the shape that it shows is replaced.
+    "worse": [[ONE, (shape(17), 2)], [ONE, (shape(18), 2)]],
 }
-LEFT_OUT = [ONE]
 
 
 @pytest.fixture
@@ -84,7 +82,7 @@ def read(board: Board) -> SlotView | None:
 def test_a_slot_is_as_before_or_as_after(
     action: str, board: Board, lives: subprocess.Popen[str]
 ) -> None:
-    point, killed, left_out = random.randrange(STEP), 0, 0  # noqa: S311 - no secret
+    point, killed = random.randrange(STEP), 0  # noqa: S311 - no secret
     while True:
         pid, code = kill_at(lives, action, point)
         if code == 0:
@@ -97,13 +95,10 @@ def test_a_slot_is_as_before_or_as_after(
         else:
             check(action, view)
             assert view.pid == pid
-            left_out += action == "worse" and rows(view) == LEFT_OUT
         for name in os.listdir(board.path):
             (Path(board.path) / name).unlink()
         killed, point = killed + 1, point + STEP
-    print(
-        f"{action}: killed at {killed} points, every {STEP}; {left_out} left a row without a shape"
-    )
+    print(f"{action}: killed at {killed} points")
     assert killed
 
 

@@ -107,7 +107,7 @@ class Reader:
 class SnapshotReader(Reader):
     """The exporter's reading end in this process, beside what the lives know themselves."""
 
-    pause = 0.003
+    pause = 0.02
 
     def __init__(self, board: Path) -> None:
         super().__init__()

@@ -67,18 +67,22 @@ def in_time(
 ) -> _T:
     """What `work` gives within `seconds`, else TimeoutError; what it gives later is given back."""
     job = _Job(work, give_back)
+    # A daemon: what hangs in the kernel must not keep the process.
+    thread = threading.Thread(target=job.run, name="ws_guard", daemon=True)
     try:
-        # A daemon: what hangs in the kernel must not keep the process.
-        threading.Thread(target=job.run, name="ws_guard", daemon=True).start()
+        thread.start()
     except RuntimeError:  # no thread is to be had, as while an interpreter ends
         return work()
+    thread.join(seconds)
     return job.result(seconds)
 
 
 class _Job(Generic[_T]):
+    """Work whose answer is taken in time, or given back."""
+
     def __init__(self, work: Callable[[], _T], give_back: Callable[[_T], object]) -> None:
         self._work, self._give_back = work, give_back
-        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
         self._late = False
         self._answers: list[_T] = []
         self._error: Exception | None = None
@@ -88,16 +92,14 @@ class _Job(Generic[_T]):
             answer = self._work()
         except Exception as error:  # noqa: BLE001 - raised where it is waited for
             self._error = error
-        else:
-            with self._lock:
-                if not self._late:
-                    self._answers.append(answer)
-            if not self._answers:
-                self._give_back(answer)
-        self._ended.set()
+            return
+        with self._lock:
+            if not self._late:
+                self._answers.append(answer)
+                return
+        self._give_back(answer)
 
     def result(self, seconds: float) -> _T:
-        self._ended.wait(seconds)
         with self._lock:
             if self._answers:
                 return self._answers[0]

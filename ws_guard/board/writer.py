@@ -193,9 +193,9 @@ class Slot:
 
     def _write_shape(self, row: int, shape: Shape) -> None:
         data = pack_shape(shape)
-        start = ROWS_OFFSET + row * ROW_BYTES + 8
-        self._bytes[start : start + SHAPE_BYTES] = data
-        self.words[_row_word(row)] = seal(data)
+        start = ROWS_OFFSET + row * ROW_BYTES
+        # In one go: of a worker that is killed in between, a row would say nothing.
+        self._bytes[start : start + 8 + SHAPE_BYTES] = seal(data).to_bytes(8, "little") + data
 
     def begin_run(self, lane: int, row: int, outcome: Outcome) -> None:
         """From now on the calls of a lane are of another row or outcome; the first is made now."""
