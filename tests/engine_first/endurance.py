@@ -63,6 +63,7 @@ class Engine:
         self._never_seen = map(self._shape, itertools.count())
         self._lock = threading.Lock()
         self.steady = [next(self._never_seen) for _ in range(OWN)]
+        self._step(self.steady, LAYERS)
         for number in range(MET):
             shape = next(self._never_seen)
             self._step([shape], 1)
