@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -135,6 +136,14 @@ class Exporter:
 def root(unavailable: Callable[[str], NoReturn]) -> None:
     if os.geteuid() != 0:
         unavailable("this is not root")
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A directory that other users can reach, unlike `tmp_path`."""
+    with tempfile.TemporaryDirectory(prefix="ws_guard-test-") as path:
+        os.chmod(path, 0o755)  # noqa: S103 - that is what it is for
+        yield Path(path)
 
 
 @pytest.fixture
@@ -309,13 +318,11 @@ def test_a_board_that_is_to_become_read_only(
 
 @pytest.mark.usefixtures("root")
 def test_a_board_that_may_not_be_written_to(
-    tmp_path: Path, worker: Callable[..., Worker], exporter: Callable[..., Exporter]
+    open_path: Path, worker: Callable[..., Worker], exporter: Callable[..., Exporter]
 ) -> None:
     """A shared one, of a group that may only look into it."""
-    board = tmp_path / "board"
-    board.mkdir()
-    for path in (board, *list(board.parents)[:3]):
-        path.chmod(0o755)
+    board = open_path / "board"
+    board.mkdir(mode=0o755)
     os.chown(board, -1, NOBODY)
     shared = {"WS_GUARD_BOARD_GROUP": str(NOBODY)}
     watched, engine = exporter(board, **shared), worker(board, str(NOBODY), **shared)
