@@ -37,7 +37,7 @@ WEIGHTS = dict(zip(KINDS, (3, 4, 3, 1, 4), strict=True))
 def board() -> Iterator[Path]:
     """In memory, as the default one."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="ws_guard-test-") as path:
-        yield Path(path) / "board"
+        yield Path(path)
 
 
 def wait_until(holds: object, *arguments: object) -> None:
