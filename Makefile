@@ -98,7 +98,7 @@ audit: $(VENV)/.installed .venv-fuzz/.installed
 	$(VENV)/bin/python -c "from importlib.metadata import requires; \
 	  print(*(each.partition(';')[0] for each in requires('ws-guard') if 'exporter' in each), sep='\n')" \
 	  > .venv-fuzz/exporter.txt
-	.venv-fuzz/bin/pip-audit --strict --requirement .venv-fuzz/exporter.txt
+	.venv-fuzz/bin/python tests/exporter/audit.py --strict --requirement .venv-fuzz/exporter.txt
 
 image:
 	docker build --tag ws-guard:$(VERSION) --build-arg VERSION=$(VERSION) \

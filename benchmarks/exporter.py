@@ -1,10 +1,11 @@
 """What a running exporter takes: `python -m benchmarks.exporter [--json]`.
 
 `ws-guard serve` runs as a process of its own over a board in memory, beside a bare FastAPI process.
-This process stands for the workers: it holds a slot for each, with two ops, two workspaces and 200
-shapes; the exporter sees no difference, since liveness is a lock on each slot. Idle means that no
-worker makes a call and nobody asks; busy, that every worker makes a call between two reads of the
-board. Processor time is the kernel's, of all threads, as a share of one core.
+This process stands for the workers: it holds a slot for each, with two ops, two workspaces, 200
+shapes and a full ring; the exporter sees no difference, since liveness is a lock on each slot. Idle
+means that no worker makes a call and nobody asks; busy, that every worker makes a call between two
+reads of the board; with a third dead, that the rest is idle after so many were killed. Processor
+time is the kernel's, of all threads, as a share of one core.
 """
 
 from __future__ import annotations
@@ -75,12 +76,17 @@ def run(workers: int, bare_mb: float) -> dict[str, float]:
             idle = cpu_percent(process, IDLE_SECONDS, lambda: None)
             memory = process.memory_bytes() / 1e6
             busy = cpu_percent(process, BUSY_SECONDS, lambda: call_all(slots))
-        for slot in slots:
+            for slot in slots[: workers // 3]:
+                slot.drop()  # as the kernel drops that of a killed worker
+            time.sleep(SETTLE_SECONDS)
+            third_dead = cpu_percent(process, IDLE_SECONDS, lambda: None)
+        for slot in slots[workers // 3 :]:
             slot.close()
     return {
         "workers": workers,
         "series_per_rank": mine,
         "idle_cpu_percent": idle,
+        "idle_third_dead_percent": third_dead,
         "busy_cpu_percent": busy,
         "memory_mb": memory,
         "memory_over_bare_mb": memory - bare_mb,

@@ -1,9 +1,11 @@
 """Instructions per native call: `python -m benchmarks.instructions [--json] [--record]`.
 
 valgrind's cachegrind counts the instructions of whole processes that differ in one loop alone, so
-that a busy machine changes nothing. What a wrapper adds to the bare call is told as a ratio to what
-a no-op wrapper adds; `--record` writes the ratios down for the test that holds them. The tensors
-are stand-ins of plain Python, which cost the same everywhere: torch would take valgrind minutes.
+that a busy machine changes nothing: calls like the one before, calls of two shapes in turn
+(`probe_in_turn`), and replays of a graph that 32 calls were captured into. What a wrapper adds to
+the bare call is told as a ratio to what a no-op wrapper adds; `--record` writes the ratios down for
+the test that holds them. The tensors are stand-ins of plain Python, which cost the same everywhere:
+torch would take valgrind minutes.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,9 +27,16 @@ RECORD = Path(__file__).with_name("instructions.json")
 CALLS = 20_000
 #: A ratio may be so much above the recorded one.
 TOLERANCE = 0.10
-MODES = ("direct", "noop_wrapper", "probe", "probe_python")
+#: Ways to call, each with the one that it adds to.
+MODES = {
+    "noop_wrapper": "direct",
+    "probe": "direct",
+    "probe_python": "direct",
+    "probe_in_turn": "direct",
+    "replay": "launch",
+}
 #: What `--record` writes and the test holds.
-RATIOS = ("probe_vs_noop", "probe_python_vs_noop")
+RATIOS = ("probe_vs_noop", "probe_python_vs_noop", "probe_in_turn_vs_noop", "replay_vs_noop")
 _REFERENCES = re.compile(r"I\s+refs:\s+([\d,]+)")
 
 
@@ -48,32 +58,76 @@ class StandInTensor:
         return 1 << 20
 
 
+def arguments(batch: int) -> tuple[Any, ...]:
+    """The arguments of a decode step of so many rows under DCP."""
+    from .probe import WHERE
+
+    values: list[Any] = [None] * WHERE.arguments
+    values[WHERE.out] = StandInTensor(batch, 64, 512)
+    values[WHERE.query] = StandInTensor(batch, 64, 576)
+    values[WHERE.workspace] = StandInTensor(394 << 20)
+    values[6] = StandInTensor(4096)
+    values[9], values[10], values[16], values[18] = 1, 8192, batch, 2048
+    values[19], values[21] = 148, 394 << 20
+    values[28] = StandInTensor(batch, 64)
+    return tuple(values)
+
+
+class Graph:
+    """What the probe looks at of a CUDA graph: nothing but the attribute that it sets."""
+
+
+def launch(_graph: object) -> None:
+    """Stands for a replay: its cost is not the question."""
+
+
+def replay_of(graph: Graph, board: str, layers: int = 32) -> Callable[[Graph], None]:
+    """A replay under the probe, of a graph that so many calls were captured into."""
+    from ws_guard.board import open_board
+    from ws_guard.probe.ledger import Ledger
+    from ws_guard.probe.native_op import instrument
+    from ws_guard.probe.parts import Parts
+    from ws_guard.probe.recorder import Recorder
+    from ws_guard.sizing import LAYOUTS, OPS
+
+    from .probe import OP, WHERE, native
+
+    recorder = Recorder(open_board(board), LAYOUTS["C"], list(OPS.values()), {})
+    parts, args = Parts.of(recorder), arguments(64)
+    op = instrument(native, WHERE, Ledger(recorder, OP, parts))
+    parts.graphs.begin_capture(graph)
+    for _ in range(layers):
+        op(*args)
+    parts.graphs.end_capture(graph)
+    return parts.graphs.counting(launch)
+
+
 def loop(mode: str, calls: int) -> None:
     """Make so many calls in one way, after all ways were set up alike."""
     from ws_guard.probe import hot
 
-    from .probe import WHERE, native, noop_wrapper, probe, without_extension
+    from .probe import native, noop_wrapper, probe, without_extension
 
-    values: list[Any] = [None] * WHERE.arguments
-    values[WHERE.out] = StandInTensor(64, 64, 512)
-    values[WHERE.query] = StandInTensor(64, 64, 576)
-    values[WHERE.workspace] = StandInTensor(394 << 20)
-    values[6] = StandInTensor(4096)
-    values[9], values[10], values[16], values[18] = 1, 8192, 64, 2048
-    values[19], values[21] = 148, 394 << 20
-    values[28] = StandInTensor(64, 64)
-    args = tuple(values)
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        ways = {"direct": native, "noop_wrapper": noop_wrapper(native)}
-        ways["probe"] = probe(native, one)
+    same, other, graph = arguments(64), arguments(32), Graph()
+    with tempfile.TemporaryDirectory() as board:
+        ways: dict[str, Callable[..., Any]] = {"direct": native, "launch": launch}
+        ways["noop_wrapper"] = noop_wrapper(native)
+        ways["probe"] = ways["probe_in_turn"] = probe(native, board)
         with without_extension(hot):
-            ways["probe_python"] = probe(native, other)
-        for function in ways.values():
+            ways["probe_python"] = probe(native, board)
+        ways["replay"] = replay_of(graph, board)
+        pairs = dict.fromkeys(ways, (same, same))
+        pairs["probe_in_turn"] = same, other
+        pairs["launch"] = pairs["replay"] = (graph,), (graph,)
+        for way, function in ways.items():
+            one, two = pairs[way]
             for _ in range(10):
-                function(*args)
-        function = ways[mode]
-        for _ in range(calls):
-            function(*args)
+                function(*one)
+                function(*two)
+        function, (one, two) = ways[mode], pairs[mode]
+        for _ in range(calls // 2):
+            function(*one)
+            function(*two)
 
 
 def count(mode: str, calls: int) -> int:
@@ -100,17 +154,13 @@ def run() -> dict[str, float]:
     """Instructions per call, and the ratios."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         nothing = pool.submit(count, "direct", 0)
-        totals = [pool.submit(count, mode, CALLS) for mode in MODES]
-        per_call = [(total.result() - nothing.result()) / CALLS for total in totals]
-    direct, noop, probe, python = per_call
-    return {
-        "direct_instructions": direct,
-        "noop_wrapper_instructions": noop - direct,
-        "probe_instructions": probe - direct,
-        "probe_python_instructions": python - direct,
-        "probe_vs_noop": (probe - direct) / (noop - direct),
-        "probe_python_vs_noop": (python - direct) / (noop - direct),
-    }
+        totals = {mode: pool.submit(count, mode, CALLS) for mode in {*MODES, *MODES.values()}}
+        calls = {mode: (it.result() - nothing.result()) / CALLS for mode, it in totals.items()}
+    added = {mode: calls[mode] - calls[bare] for mode, bare in MODES.items()}
+    result = {"direct_instructions": calls["direct"], "launch_instructions": calls["launch"]}
+    result |= {f"{mode}_instructions": much for mode, much in added.items()}
+    noop = added["noop_wrapper"]
+    return result | {ratio: added[ratio.removesuffix("_vs_noop")] / noop for ratio in RATIOS}
 
 
 def is_possible() -> bool:

@@ -33,6 +33,10 @@ class Process(NamedTuple):
         pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
+    def open_files(self) -> int:
+        """Descriptors that it holds, its connections among them."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
     def get(self, path: str) -> tuple[float, bytes]:
         """(seconds from connecting to the last byte, body) of an answer of 200 or 503."""
         start = time.perf_counter()

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.registry import Collector
 
 from ws_guard.board import Board, Outcome, Shape, Slot
-from ws_guard.board.format import COUNT_EAGER
+from ws_guard.board.format import COUNT_EAGER, RING_RUNS
 from ws_guard.exporter.collector import board_registry
 from ws_guard.exporter.snapshot import BoardWatch
 from ws_guard.planning import plan
@@ -43,7 +43,7 @@ class Bare(Collector):
 
 
 def busy_worker(board: Board, rank: int) -> Slot:
-    """A slot with two ops, two workspaces that are planned, and 200 shapes."""
+    """A slot with two ops, two workspaces that are planned, 200 shapes and a full ring."""
     slot = Slot.on_board(board)
     ops = list(OPS.values())
     workspaces = ["ws0", "ws1"]
@@ -64,9 +64,11 @@ def busy_worker(board: Board, rank: int) -> Slot:
             workspace_bytes=_WORKSPACE, address_mod_16=0, sm_count=148, qk=576, vo=512, top_k=2048,
             sum_q=None, counter_buffer_bytes=None, first_seen_ns=time.time_ns(),
         )  # fmt: skip
-        row, word, _ = slot.add_row(shape, number)
+        _, word, _ = slot.add_row(shape, number)
         slot.words[word + COUNT_EAGER] += 1 + number
-        slot.begin_run(shape.op, row, Outcome.EAGER)
+    for run in range(RING_RUNS):
+        row = run % SHAPES
+        slot.begin_run(row % 2, row, Outcome.EAGER)
     return slot
 
 

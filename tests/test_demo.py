@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pty
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
+import httpx
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
 NEWEST = ROOT / ".venv-flashinfer-0.7.4" / "bin" / "python"
@@ -35,12 +44,72 @@ def test_layout_b_on_the_real_launcher() -> None:
     assert "FAILED" not in done.stdout
 
 
+def test_the_crash_stays_on_the_page_until_somebody_has_seen_it() -> None:
+    """At a terminal, where Enter goes on; the pause is longer than this test may take."""
+    keyboard, terminal = pty.openpty()
+    options = ["--pause", "3600", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "ws_guard", "demo", *options],
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        told = list(until("Enter goes on", process.stdout))
+        (url,) = re.findall(r"status page (\S+)/", "".join(told))
+        page = httpx.get(f"{url}/readyz?verbose")
+        assert (page.status_code, "[-]no_overflow failed" in page.text) == (503, True)
+        os.write(keyboard, b"\n")
+        told = list(until("Ctrl-C ends it", process.stdout))
+        assert any("all checks passed" in line for line in told)
+        assert httpx.get(f"{url}/readyz").status_code == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(keyboard)
+        os.close(terminal)
+
+
+def until(word: str, stream: IO[str]) -> Iterator[str]:
+    """The lines of a stream up to the one that holds a word."""
+    for line in stream:
+        yield line
+        if word in line:
+            return
+    pytest.fail(f"the stream ended before {word!r}")
+
+
 def test_without_a_compiler_a_stand_in_serves(tmp_path: Path) -> None:
-    # An empty PATH hides every compiler, an empty cache what was compiled before.
-    done = demo("--once", PATH=str(tmp_path), XDG_CACHE_HOME=str(tmp_path), CUDA_HOME=str(tmp_path))
+    # An empty PATH hides every compiler, an empty cache what was compiled before. And no home.
+    empty = dict.fromkeys(("PATH", "XDG_CACHE_HOME", "CUDA_HOME"), str(tmp_path))
+    done = demo("--once", **empty, HOME="/proc/no-home", WS_GUARD_ON_OVERFLOW="split")
     assert done.returncode == 0, done.stdout + done.stderr
+    told = "not used by the demonstration, which observes: WS_GUARD_ON_OVERFLOW\n"
+    assert told in done.stdout
     assert "a stand-in for its launcher (" in done.stdout
     assert "first refused step: 3,081 tokens" in done.stdout
+
+
+def test_the_recipe_of_the_documentation() -> None:
+    text = (ROOT / "docs" / "GUARD.md").read_text()
+    recipe = text.partition("## Try both without a GPU")[2].split("```")[1].removeprefix("sh\n")
+    recipe = recipe.replace(".venv/bin/python", sys.executable)
+    done = subprocess.run(
+        ["sh", "-ec", recipe], cwd=ROOT, capture_output=True, text=True, check=True, timeout=240
+    )
+    _, observe, act, split = re.split(r"== \w+\n", done.stdout)
+    refused = {
+        name: {step["what"]: step["refused"] for step in map(json.loads, lines.splitlines())}
+        for name, lines in (("observe", observe), ("raise", act), ("split", split))
+    }
+    assert set(refused["split"].values()) == {None}
+    # 8 * 64 heads * 3,081 rows * 256 + 1 MiB, and what 394 MiB - 8 MiB have for it
+    assert "with size 404881408 and alignment 16, but only 404750336" in refused["observe"]["3081"]
+    assert "give the workspace 2,561,671,168 bytes" in refused["raise"]["12288"]
+    assert [refused[name]["3080"] for name in refused] == [None, None, None]
 
 
 def test_layout_c_on_the_newest_release() -> None:

@@ -43,12 +43,27 @@ def test_text_for_people(model: Path) -> None:
     for text in (
         "set: VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=2561671168",
         "costs: 2,148,532,224 B (2.0 GiB) more per GPU, 311,248 tokens less",
-        "ignored, without a bearing on the workspace or unknown: --port",
+        "ignored, without a bearing on the workspace: --port",
         "not live: mla_prefill_ragged (only with TRTLLM_RAGGED)",
         "3,080",
     ):
         assert text in done.stdout
     assert "dense_decode" not in done.stdout
+
+
+def test_what_no_variable_mends_is_set_by_flags() -> None:
+    done = ws_guard("--heads 128 -- python -m sglang.launch_server --model-path m --tp 8")
+    assert done.returncode == 1
+    # (150 MiB - 1 MiB) / (8 * 16 heads * 16,384 tokens) requests in a prefill step.
+    assert "\n  set: --prefill-max-requests 74\n" in done.stdout
+
+
+def test_a_variable_that_is_better_taken_away(model: Path) -> None:
+    variable = "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"
+    done = ws_guard(f"--engine-version 0.33.0 -- {variable}=413138944 vllm serve {model} {FP8}")
+    assert done.returncode == 1
+    assert f"\n  unset: {variable}\n" in done.stdout
+    assert "  set: " not in done.stdout
 
 
 def test_fits(model: Path) -> None:
@@ -102,9 +117,9 @@ def test_nothing_live(model: Path) -> None:
         ("--engine vllm --heads 64 --attention mha", "--attention must be one of sparse_mla"),
         ("--engine vllm --heads 64 --engine-version x", "--engine-version must be a release"),
         ("--engine vllm --heads 64 --engine-version 0.8.5", "older than 0.25.0"),
-        ("--engine vllm --heads 64 --tp 8 --dcp 3", "dcp 3 must divide tp x pcp = 8"),
-        ("--engine vllm --heads 0", "heads must be between 1"),
-        ("--engine vllm --heads 64 --max-q-len 0", "max_q_len must be between 1"),
+        ("--engine vllm --heads 64 --tp 8 --dcp 3", "--dcp 3 must divide tp x pcp = 8"),
+        ("--engine vllm --heads 0", "--heads must be between 1"),
+        ("--engine vllm --heads 64 --max-q-len 0", "--max-q-len must be between 1"),
         ("--engine vllm --heads 64 --sweep tokens=1", "--sweep and --plot need --engine none"),
         ("--engine sglang --heads 64 -- vllm serve m", "the launch command starts vllm"),
         ("--heads 64 -- vllm bench", "no engine in the launch command"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -39,8 +38,39 @@ def test_the_documented_table_is_the_real_one() -> None:
     text = (Path(__file__).parents[1] / "docs" / "HOW_IT_WORKS.md").read_text()
     table = text.partition("## Settings")[2]
     rows = [line.split("|") for line in table.splitlines() if line.startswith("| `WS_GUARD_")]
-    told = [name for row in rows for name in re.findall(r"WS_GUARD_\w+", row[1])]
+    told = {name: row[2].strip().strip("`") for row in rows for name in row[1].split("`")[1::2]}
     assert sorted(told) == sorted(DECLARED)
+    # A default that is written down is the one that holds when it is set
+    for name, default in told.items():
+        environ = {name: default.replace("<uid>", str(os.getuid()))}
+        assert read_settings(environ) == read_settings({}), name
+        # And one that is left out is none
+        assert default or not getattr(read_settings({})[0], DECLARED[name][0])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("WS_GUARD_SZIING", "WS_GUARD_SIZING"),
+        ("WS_GUARD_OVERFLOW", "WS_GUARD_ON_OVERFLOW"),
+        ("WS_GUARD_EXPECTED_WORKER", "WS_GUARD_EXPECTED_WORKERS"),
+        ("WSGUARD_BOARD", "WS_GUARD_BOARD"),
+        ("ws_guard_strict", "WS_GUARD_STRICT"),
+    ],
+)
+def test_a_misspelt_setting(name: str, meant: str) -> None:
+    settings, problems = read_settings({name: "0"})
+    assert problems == [f"{name} is no setting: did you mean {meant}?"]
+    assert settings == require_settings({name: "0"}) == read_settings({})[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    # What Kubernetes makes for a Service named ws-guard, and what is nobody's business here
+    ["WS_GUARD_PORT", "WS_GUARD_SERVICE_HOST", "WS_GUARD_PORT_19456_TCP", "WSL_DISTRO_NAME", "WS"],
+)
+def test_what_is_no_misspelt_setting(name: str) -> None:
+    assert read_settings({name: "tcp://10.0.0.1:19456"})[1] == []
 
 
 def test_a_line_for_others_leaves_the_value_out() -> None:

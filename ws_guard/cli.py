@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import signal
 import sys
-import traceback
 from typing import Annotated, Any, NoReturn
 
-from . import plan_command
+from . import exits, plan_command
+from .exits import BAD_INPUT, NO, YES
 from .plan_command import print_json as _print_json
-from .settings import SettingError, Settings, require_settings
-from .sizing import InputError
+from .settings import SettingError, Settings, misspelt_settings, require_settings
+from .sizing import OLDEST_SEEN, InputError
 from .version import __version__
-
-YES, NO, BAD_INPUT, INTERNAL = 0, 1, 2, 3
 
 try:
     import typer
@@ -35,52 +31,13 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def main() -> NoReturn:
     """Run the command line and exit with its code; bad input is one line on stderr."""
-    code = run(sys.argv[1:])
-    try:
-        # None where the caller closed it.
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError as error:
-        code = _unwritten(error)
-    sys.exit(code)
+    sys.exit(exits.flushed(run(sys.argv[1:])))
 
 
 def run(arguments: list[str]) -> int:
     """Run one command, return its exit code."""
-    try:
-        code = typer.main.get_command(app)(arguments, "ws-guard", standalone_mode=False)
-    except (InputError, SettingError) as error:
-        return _refuse(str(error))
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    except SystemExit:
-        # The parser's own way out, taken only when standard output is a broken pipe: with 1.
-        return 128 + signal.SIGPIPE
-    except Exception as error:  # noqa: BLE001 - the last resort: every way out has a code
-        if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.ENOSPC):
-            return _unwritten(error)
-        # Usage errors of the parser know how to say themselves in a line.
-        usage = getattr(error, "format_message", None)
-        if usage is not None:
-            return _refuse(f"{usage().rstrip('.?')}. See ws-guard --help.")
-        traceback.print_exc()
-        print("ws-guard: internal error; please report the lines above", file=sys.stderr)
-        return INTERNAL
-    return code if isinstance(code, int) else YES
-
-
-def _unwritten(error: OSError) -> int:
-    """The answer reached nobody: neither yes nor no, as when SIGPIPE ends a command."""
-    # What is still buffered must not fail once more when the interpreter ends.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):
-        return 128 + signal.SIGPIPE
-    return _refuse(f"the answer cannot be written: {error.strerror}")
-
-
-def _refuse(message: str) -> int:
-    print(f"ws-guard: {' '.join(message.split())}", file=sys.stderr)
-    return BAD_INPUT
+    command = typer.main.get_command(app)
+    return exits.code_of(lambda: command(arguments, "ws-guard", standalone_mode=False))
 
 
 def _print_version(wanted: bool) -> None:
@@ -95,11 +52,18 @@ def _every_command(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
-    """Sizes, watches and guards the workspace of FlashInfer's trtllm-gen attention."""
+    """Sizes, watches and guards the workspace of FlashInfer's trtllm-gen attention.
+
+    Every command that reports takes --json. Exit codes: 0 yes, 1 no, 2 bad usage or input, said in
+    one line on standard error, 3 an internal error; run passes on its command's.
+    """
     require_settings()
+    for line in misspelt_settings():
+        print(f"ws-guard: {line}", file=sys.stderr)
 
 
-@app.command()
+# What stands behind the engine's name is the engine's, with a -- before it or without.
+@app.command(context_settings={"allow_interspersed_args": False})
 def plan(
     heads: Annotated[int | None, typer.Option(help="Query heads of the model.")] = None,
     model: Annotated[
@@ -141,7 +105,13 @@ def plan(
         list[str] | None, typer.Argument(help="A launch command: -- vllm serve ...")
     ] = None,
 ) -> int:
-    """Size a deployment before its launch: can it overflow, and what to set?"""
+    """Size a deployment before its launch: can it overflow, and what to set?
+
+    \b
+    Exit codes: 0 it fits, 1 it does not, 2 bad input.
+    ws-guard plan --heads 64 --tp 8 --dcp 8 --max-num-batched-tokens 16384
+    ws-guard plan --engine-version 0.26.0 --heads 64 -- vllm serve MODEL -tp 8 -dcp 8
+    """
     arguments: dict[str, Any] = {
         "heads": heads,
         "tp": tp,
@@ -166,13 +136,19 @@ def verify(
     strict: Annotated[bool, typer.Option("--strict", help="Unverified is a no as well.")] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Check the installed FlashInfer's launcher source against the known layouts."""
+    """Check the installed FlashInfer's launcher source against the known layouts.
+
+    \b
+    Exit codes: 0 verified, or unverified without --strict; 1 not; 2 there is none.
+    ws-guard verify --strict
+    """
     from . import console, contract
 
     try:
         found = contract.installed_contract()
     except contract.NotInstalledError as error:
-        raise InputError(f"{error}: install flashinfer-python beside ws-guard") from None
+        needed = f"flashinfer-python {OLDEST_SEEN} or newer"
+        raise InputError(f"{error}: install {needed} beside ws-guard") from None
     if as_json:
         answer = {**found._asdict(), "layout": found.layout.name if found.layout else None}
         _print_json(answer)
@@ -190,7 +166,12 @@ def serve(
     board: BoardOption = None,
     listen: Annotated[str | None, typer.Option(help="host:port; * is all interfaces.")] = None,
 ) -> int:
-    """Run the exporter over a board: metrics, health, status page."""
+    """Run the exporter over a board: metrics, health, status page.
+
+    \b
+    Exit codes: 0 ended by SIGTERM or Ctrl-C, 2 it cannot serve as asked.
+    ws-guard serve --listen '*:19456'
+    """
     from .exporter import server
 
     return server.serve(_settings(board=board, listen=listen))
@@ -205,7 +186,12 @@ def run_command(
         bool, typer.Option("--apply", help="Set the recommended environment first.")
     ] = False,
 ) -> int:
-    """Run an engine with the probe in its workers and the exporter beside it."""
+    """Run an engine with the probe in its workers and the exporter beside it.
+
+    \b
+    Exit codes: the command's, 128+n where signal n ended it; 2 it never started.
+    ws-guard run -- vllm serve MODEL -tp 8
+    """
     from . import run as runner
 
     settings = _settings(board=board, listen=listen)
@@ -220,7 +206,12 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Show a board in the terminal: every worker's margins as bars."""
+    """Show a board in the terminal: every worker's margins as bars.
+
+    \b
+    Exit codes: 0 ready; 1 not ready, or no board yet; 2 it cannot be read.
+    ws-guard status --watch
+    """
     from .exporter import status as table
 
     return table.show(_settings(board=board), watch=watch, as_json=as_json)
@@ -234,7 +225,12 @@ def explain(
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """From a crash log, or from dead workers' slots, to the setting that fixes it."""
+    """From a crash log, or from dead workers' slots, to the setting that fixes it.
+
+    \b
+    Exit codes: 0 found, 1 no fault that is known, 2 it cannot be read.
+    ws-guard explain engine.log
+    """
     from . import explain_command
 
     settings = _settings(board=board)
@@ -249,18 +245,33 @@ def demo(
     ] = None,
     listen: Annotated[str | None, typer.Option(help="host:port of the exporter.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Play, check over HTTP, end.")] = False,
+    pause: Annotated[
+        int, typer.Option(min=0, help="Seconds that the crash stays on the status page.")
+    ] = 60,
 ) -> int:
-    """Play the reported crash without a GPU, then the same traffic made to fit."""
+    """Play the reported crash without a GPU, then the same traffic made to fit.
+
+    \b
+    Exit codes: 0 every check passed, 1 one failed, 2 no such FlashInfer.
+    ws-guard demo --once
+    """
     from .demo.play import play
 
     if layout not in (None, "A", "B", "C"):
         raise InputError(f"--layout is A, B or C, got {layout!r}")
     settings = _settings(listen=listen)
-    return play(layout=layout, python=python, listen=settings.listen, once=once)
+    return play(
+        layout=layout, python=python, listen=settings.listen, pause=0 if once else pause, once=once
+    )
 
 
 def _settings(*, board: str | None = None, listen: str | None = None) -> Settings:
     """The environment's settings under the options given; a bad value is an error."""
-    options = {"WS_GUARD_BOARD": board, "WS_GUARD_LISTEN": listen}
-    given = {name: value for name, value in options.items() if value is not None}
-    return require_settings({**os.environ, **given})
+    options = {"WS_GUARD_BOARD": ("--board", board), "WS_GUARD_LISTEN": ("--listen", listen)}
+    given = {name: value for name, (_, value) in options.items() if value is not None}
+    try:
+        return require_settings({**os.environ, **given})
+    except SettingError as error:
+        # What was wrong is the option, for whoever gave one.
+        name, _, rest = str(error).partition("=")
+        raise SettingError(f"{options[name][0]} {rest}" if name in given else str(error)) from None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .units import human_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -18,15 +20,10 @@ _REASONS = {
 }
 
 
-def human_bytes(size: int) -> str:
-    """`413,138,944 B (394.0 MiB)`."""
-    magnitude = float(abs(size))
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if magnitude < 1024 or unit == "TiB":
-            break
-        magnitude /= 1024
-    sign = "-" if size < 0 else ""
-    return f"{size:,} B" if unit == "B" else f"{size:,} B ({sign}{magnitude:.1f} {unit})"
+def typed_line(typed: str) -> str:
+    """`unset: X` for `unset X`, a variable that is better taken away; `set: ...` for the rest."""
+    verb, _, name = typed.partition(" ")
+    return f"unset: {name}" if verb == "unset" else f"set: {typed}"
 
 
 def plan_text(plan: Plan) -> str:

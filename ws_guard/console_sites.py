@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .console import human_bytes
+from .console import typed_line
+from .units import human_bytes
 
 if TYPE_CHECKING:
     from .engine_planning import EnginePlan
@@ -73,7 +74,7 @@ def _site_line(site: dict[str, Any]) -> str:
 
 def _remedy_lines(result: EnginePlan) -> list[str]:
     plan = result.plan
-    lines = [f"  set: {name}={value}" for name, value in plan.env.items()]
+    lines = [f"  {typed_line(typed)}" for typed in result.typed]
     if plan.extra_bytes_per_gpu:
         cost = f"  costs: {human_bytes(plan.extra_bytes_per_gpu)} more per GPU"
         if result.kv_tokens_lost:

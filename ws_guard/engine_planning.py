@@ -18,12 +18,14 @@ class EnginePlan(NamedTuple):
     """The plan (worst site on top, all of them in `sites`) and the launch that it is about.
 
     `kv_tokens_lost` are KV-cache tokens of one engine that the extra bytes take; None where the
-    model's config does not tell.
+    model's config does not tell. `typed` is what makes the launch fit, as one would type it:
+    variables to set or `unset`, flags to lower.
     """
 
     plan: Plan
     launch: Launch
     kv_tokens_lost: int | None
+    typed: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The keys of the public contract, then `launch` and `kv_tokens_lost`."""
@@ -74,7 +76,8 @@ def plan_launch(
         sites=[_site_dict(each, mend) for each in judged],
         notes=[*told, *mend.notes, *_launch_notes(engine, launch, judged)],
     )
-    return EnginePlan(plan, launch, kv_tokens_lost(launch, plan.extra_bytes_per_gpu))
+    lost = kv_tokens_lost(launch, plan.extra_bytes_per_gpu)
+    return EnginePlan(plan, launch, lost, mend.typed)
 
 
 def _site_dict(each: Judged, mend: Remedy) -> dict[str, object]:

@@ -39,8 +39,14 @@ def _board(settings: Settings, as_json: bool) -> int:
 
     told = explain_board(settings)
     nothing = _nothing(settings.board, told)
-    beside = {"dead": told.dead, "last_calls": told.last_calls}
+    beside = {
+        "dead": told.dead,
+        "last_calls": told.last_calls,
+        "passed_over": told.passed_over,
+    }
     code = _tell(told.findings, as_json, nothing, beside)
+    if told.passed_over and sys.stderr is not None:
+        print(f"ws-guard: {told.passed_over}", file=sys.stderr)
     for rank, calls in () if as_json else told.last_calls.items():
         print(f"\nlast calls of {rank}, which died:")
         for call in calls:

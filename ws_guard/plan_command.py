@@ -24,6 +24,24 @@ class Asked(NamedTuple):
 
 def run(asked: Asked, *, sweep: str | None, plot: str | None, as_json: bool) -> int:
     """Plan and print; the exit code."""
+    try:
+        return _run(asked, sweep, plot, as_json)
+    except InputError as error:
+        raise InputError(_as_flag(str(error), asked)) from None
+
+
+def _as_flag(text: str, asked: Asked) -> str:
+    """An error of the planner's begins with its argument's name: here that is a flag.
+
+    A value of the launch command is none of ours.
+    """
+    name = text.partition(" ")[0]
+    if name not in asked.arguments or (asked.command and asked.arguments[name] is None):
+        return text
+    return f"--{name.replace('_', '-')}{text.removeprefix(name)}"
+
+
+def _run(asked: Asked, sweep: str | None, plot: str | None, as_json: bool) -> int:
     arguments = dict(asked.arguments)
     workspace = arguments.pop("workspace_bytes")
     size = None if workspace is None else _size("--workspace-bytes", workspace)

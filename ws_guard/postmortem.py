@@ -6,12 +6,13 @@ Plain text that survives a copy into a ticket.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
-from .console import human_bytes
 from .exporter.derive import Observed
 from .exporter.events import Event, events_of
-from .exporter.units import count
+from .units import count, human_bytes, ranges
 
 #: What a worker got over is no trouble: a call that was split succeeded.
 _TROUBLES = ("observed", "raised")
@@ -170,18 +171,9 @@ def what_to_set(trouble: Trouble) -> str:
 
 def _ranges(ranks: tuple[str, ...]) -> list[str]:
     """`0/0-7` for engine 0, ranks 0 to 7; names stay as they are."""
-    runs: list[tuple[str, str, str]] = []
-    for engine, _, rank in (name.rpartition("/") for name in ranks):
-        if runs and runs[-1][0] == engine and _follows(runs[-1][2], rank):
-            runs[-1] = (engine, runs[-1][1], rank)
-        else:
-            runs.append((engine, rank, rank))
+    pairs = (name.rpartition("/")[::2] for name in ranks)
     return [
-        f"{engine}/{first}" if first == last else f"{engine}/{first}-{last}"
-        for engine, first, last in runs
+        f"{engine}/{span}"
+        for engine, of_engine in groupby(pairs, key=itemgetter(0))
+        for span in ranges(rank for _, rank in of_engine)
     ]
-
-
-def _follows(rank: str, other: str) -> bool:
-    numeric = rank.isascii() and rank.isdigit() and other.isascii() and other.isdigit()
-    return numeric and int(other) == int(rank) + 1

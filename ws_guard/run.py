@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import postmortem
-from .board import BoardError
+from .board import BoardError, open_board
 from .child import Child, held_signals
 from .explain.board import explain_troubles
 from .explain.text import verdict_lines
@@ -108,6 +108,7 @@ class RunBoard:
         else:
             # Workers may have another working directory.
             self.path = os.path.abspath(settings.board)
+            _check_board(settings._replace(board=self.path))
 
     def keep(self) -> None:
         """Let the board outlive the run."""
@@ -117,6 +118,22 @@ class RunBoard:
         """Remove a private board that nobody needs any more."""
         if self.private and not self._kept:
             shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _check_board(settings: Settings) -> None:
+    """`InputError` where the workers of this user would find no board and make none."""
+    try:
+        board = open_board(settings.board, settings.board_group, settings.trusted_uids)
+        there = board.is_there()
+    except BoardError as error:
+        raise InputError(str(error)) from None
+    if not there and board.group is not None:
+        raise InputError(f"there is no board {board.path}: make the shared one first")
+    parent = Path(board.path)
+    while not there and not parent.exists():
+        parent = parent.parent
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"board {board.path}: {parent} cannot be written to; set WS_GUARD_BOARD")
 
 
 def look_back(refresher: Refresher, board: RunBoard, started_ns: int) -> None:
@@ -160,7 +177,7 @@ def _start(command: Sequence[str], environ: Mapping[str, str], mask: set[int]) -
     except OSError as error:
         found = shutil.which(command[0]) or not isinstance(error, FileNotFoundError)
         reason = error.strerror if found else "command not found"
-        raise InputError(f"{command[0]}: {reason}") from None
+        raise InputError(f"{command[0]}: {reason}; name a program behind the --") from None
 
 
 def _say(text: str) -> None:

@@ -11,6 +11,8 @@ DEFAULT_LISTEN = "127.0.0.1:19456"
 SIZING_MODES = ("auto", "off")
 ON_OVERFLOW_ACTIONS = ("observe", "raise", "split")
 
+_PREFIX = "WS_GUARD_"
+
 _UNITS: dict[str, int] = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _UNITS[f"{_letter}ib"] = 1 << (10 * _power)
@@ -135,11 +137,38 @@ DECLARED: dict[str, tuple[str, _Parser, Any]] = {
 def read_settings(environ: Mapping[str, str] | None = None) -> tuple[Settings, list[str]]:
     """The settings, with defaults in place of bad values, and one line for each bad value.
 
-    An empty value counts as not set: manifests often pass one. The lines leave the value out: a
-    worker's are read by whoever can ask the exporter.
+    Misspelt settings have a line as well. An empty value counts as not set: manifests often pass
+    one. The lines leave the value out: a worker's are read by whoever can ask the exporter.
     """
     settings, problems = _read(environ)
-    return settings, [f"{name} has a value that is not allowed: {why}" for name, _, why in problems]
+    lines = [
+        f"{name} has a value that is not allowed: {why}; the default is used"
+        for name, _, why in problems
+    ]
+    return settings, [*lines, *misspelt_settings(environ)]
+
+
+def misspelt_settings(environ: Mapping[str, str] | None = None) -> list[str]:
+    """One line for each variable that looks like a misspelt setting.
+
+    Others may begin with WS_GUARD_ as well: Kubernetes makes some for a Service named ws-guard.
+    """
+    lines = []
+    for name in sorted(os.environ if environ is None else environ):
+        if name in DECLARED or not name.upper().startswith("WS"):
+            continue
+        from difflib import get_close_matches  # of no use to most workers
+
+        # Of a right beginning only the rest is compared: it is most of what they have in common.
+        known = {each.removeprefix(_PREFIX): each for each in DECLARED}
+        if name.startswith(_PREFIX):
+            nearest = get_close_matches(name.removeprefix(_PREFIX), known, n=1, cutoff=0.7)
+        else:
+            nearest = get_close_matches(name.upper(), DECLARED, n=1, cutoff=0.9)
+        if nearest:
+            meant = known.get(nearest[0], nearest[0])
+            lines.append(f"{name} is no setting: did you mean {meant}?")
+    return lines
 
 
 def _read(environ: Mapping[str, str] | None) -> tuple[Settings, list[tuple[str, str, str]]]:

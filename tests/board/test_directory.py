@@ -35,6 +35,17 @@ def test_a_missing_board_is_absent_to_readers(board: Board) -> None:
         board.check()
 
 
+def test_whether_a_board_is_there(board: Board, tmp_path: Path) -> None:
+    assert not board.is_there()
+    board.prepare()
+    assert board.is_there()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BoardError, match="file is not a directory; set WS_GUARD_BOARD"):
+        Board(str(tmp_path / "file")).is_there()
+    with pytest.raises(BoardError, match="board: Not a directory; set WS_GUARD_BOARD"):
+        Board(str(tmp_path / "file" / "board")).is_there()
+
+
 def test_a_missing_shared_board_is_not_made(tmp_path: Path) -> None:
     """Who mounts it chooses group and mode: one of our making would have neither."""
     shared = Board(str(tmp_path / "shared"), os.getegid())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
 import time
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from board_worker import make_shape, patch, read
 
-from ws_guard.board import Board, Outcome, Slot
+from ws_guard.board import Board, Outcome, Slot, SlotReader
 from ws_guard.board.format import LANES, REPLAYS, RING_RUNS, Header
 
 if TYPE_CHECKING:
@@ -199,3 +200,31 @@ def test_the_rows_of_a_graph_are_replayed_together(still: Slot, step: Step) -> N
     step(10)
     still.begin_run(REPLAYS, 2, Outcome.REPLAYED)
     assert [batch for batch, _ in since(still, 1)] == [1, 2, 3]
+
+
+def test_a_worse_shape_of_a_folded_row_leaves_what_was_read_before_as_it_was(
+    board: Board, still: Slot
+) -> None:
+    while not still.add_row(make_shape(batch=1), 0)[2]:
+        pass  # until the table is full, and rows fold
+    row, _, _ = still.add_row(make_shape(batch=600), 600)
+    still.begin_run(0, row, Outcome.EAGER)
+    assert still.path
+    reader = SlotReader(os.path.basename(still.path))
+    before = read(board, still.path, reader)
+    assert still.add_row(make_shape(batch=1_000), 1_000)[0] == row
+    after = read(board, still.path, reader)
+    assert [view.calls[-1].shape.batch for view in (before, after)] == [600, 1_000]
+
+
+@pytest.mark.parametrize("before", [0, 7, RING_RUNS - 2, RING_RUNS, 3 * RING_RUNS - 1])
+def test_runs_of_one_moment_keep_their_order(
+    board: Board, still: Slot, step: Step, before: int
+) -> None:
+    for number in range(before):
+        step(1)
+        still.begin_run(0, number % 2, Outcome.EAGER)
+    step(1)
+    for row in (3, 1, 2, 0, 2):
+        still.begin_run(0, row, Outcome.EAGER)
+    assert [batch for batch, _, _ in told(board, still)[-5:]] == [4, 2, 3, 1, 3]

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from ws_guard.engines.flags import Flag, human_number, human_number_or_auto, read_flags
-from ws_guard.engines.vllm_command import FLAGS, SWITCHES
+from ws_guard.engines.flags import human_number, human_number_or_auto, read_flags
+from ws_guard.engines.known_flags import known_flags
+from ws_guard.engines.vllm_command import FLAGS
 from ws_guard.sizing import InputError
+
+KNOWN = known_flags("vllm")
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,10 @@ def test_auto_is_left_to_the_engine() -> None:
         ("-tp 8", {"tp": 8}),
         ("-tp=8 --tensor_parallel_size 4", {"tp": 4}),
         ("--tensor-parallel 8", {"tp": 8}),
+        ("--tens 8 -pc 2", {"tp": 8, "pcp": 2}),
+        ("-ep --disable-expert-parallel", {"expert_parallel": False}),
+        ("--disable-chunked-prefill", {"chunked_prefill": False}),
+        ("--spec-tokens 3", {"drafted": 3}),
         ("-ep --no-enable-chunked-prefill", {"expert_parallel": True, "chunked_prefill": False}),
         ("--hf-overrides.a.b 1k --hf-overrides.a.c x", {"overrides": {"a": {"b": 1000, "c": "x"}}}),
         ("""-sc {"method":"mtp"}""", {"speculative_config": {"method": "mtp"}}),
@@ -42,19 +49,27 @@ def test_auto_is_left_to_the_engine() -> None:
     ],
 )
 def test_values(line: str, values: dict[str, Any]) -> None:
-    assert read_flags(line.split(), FLAGS, SWITCHES).values == values
+    assert read_flags(line.split(), FLAGS, KNOWN).values == values
 
 
 def test_what_has_no_bearing_is_named_and_takes_its_values_along() -> None:
     words = ["--port", "8000", "--lora-modules", "a", "b", "--enforce-eager", "some/model"]
-    read = read_flags([*words, "--host=::"], FLAGS, SWITCHES)
+    read = read_flags([*words, "--host=::"], FLAGS, KNOWN)
     assert read.ignored == ["--port", "--lora-modules", "--enforce-eager", "--host"]
     assert read.positional == ["some/model"]
 
 
 def test_a_beginning_of_several_flags_is_none_of_them() -> None:
-    flags = [Flag(("--max-num-seqs",), "a", int), Flag(("--max-num-batched-tokens",), "b", int)]
-    assert read_flags(["--max-num", "8"], flags).ignored == ["--max-num"]
+    # --max-num-seqs, --max-num-batched-tokens and others
+    read = read_flags(["--max-num", "8"], FLAGS, KNOWN)
+    assert (read.values, read.unknown) == ({}, ["--max-num"])
+
+
+def test_a_flag_takes_as_many_words_as_it_has_values() -> None:
+    # 1, 0, and one or more values; -O3 and -n2 hold theirs
+    line = "--host 0.0.0.0 one --enforce-eager two --served-model-name a b -O3 three -n2 four"
+    read = read_flags(line.split(), FLAGS, KNOWN)
+    assert (read.positional, read.behind) == (["one", "two", "three", "four"], "b")
 
 
 @pytest.mark.parametrize(
@@ -69,4 +84,4 @@ def test_a_beginning_of_several_flags_is_none_of_them() -> None:
 )
 def test_bad_values_are_named(line: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        read_flags(line.split(), FLAGS)
+        read_flags(line.split(), FLAGS, KNOWN)

@@ -1,9 +1,19 @@
-"""The messages, as FlashInfer, vLLM and torch write them."""
+"""The messages, as FlashInfer, vLLM and torch write them, and what a log tells beside them."""
 
 from __future__ import annotations
 
 #: No model of this machine's hub cache takes part.
 NO_HUB = {"HF_HUB_CACHE": "/nowhere"}
+
+#: The variables that size an engine's workspaces.
+VLLM = "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"
+SGLANG = "SGLANG_FLASHINFER_WORKSPACE_SIZE"
+#: The launch of the reported crash, and its model.
+FLAGS = (
+    "vllm serve GLM --tensor-parallel-size 8 --decode-context-parallel-size 8 "
+    "--max-num-batched-tokens 16384"
+)
+HEADS = '"num_attention_heads": 64,'
 
 
 def overflow(slab: str, size: int, available: int, line: int = 49) -> str:
@@ -15,6 +25,12 @@ def overflow(slab: str, size: int, available: int, line: int = 49) -> str:
         f"but only {available} bytes available in AlignedAllocator. "
         "Increase the workspace buffer size."
     )
+
+
+#: What trtllm-gen's launcher calls its statistics.
+STATS = "trtllm_gen_softmax_workspace"
+#: The reported crash: 64 heads, 12,288 rows, in what the counter leaves of 394 MiB.
+CRASH = overflow(STATS, 1_611_661_312, 404_750_336)
 
 
 def old_overflow(slab: str, size: int) -> str:

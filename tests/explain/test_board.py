@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from messages import overflow
-from slot_worker import CONTEXT, CRASH_PLAN, WORKSPACE_BYTES, SlotWorker
+from messages import STATS, overflow
+from slot_worker import CONTEXT, CRASH_PLAN, WORKSPACE_BYTES, SlotWorker, attaching
 
 from ws_guard.board import OVERRUN, Board, Outcome
 from ws_guard.explain.board import explain_board
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     Attach = Callable[..., SlotWorker]
 
-STATS = "trtllm_gen_softmax_workspace"
 LOG = [
     "vLLM API server version 0.26.0",
     (
@@ -59,16 +58,8 @@ def board(tmp_path: Path) -> Board:
 
 @pytest.fixture
 def attach(board: Board) -> Iterator[Attach]:
-    attached: list[SlotWorker] = []
-
-    def attach_one(**told: object) -> SlotWorker:
-        attached.append(SlotWorker(board, **told))  # type: ignore[arg-type]
-        return attached[-1]
-
-    yield attach_one
-    for worker in attached:
-        if worker.slot._fd is not None:
-            worker.close()
+    with attaching(board) as attach:
+        yield attach
 
 
 def explained(board: Board) -> Explained:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from messages import out_of_memory, overflow
+from messages import CRASH, HEADS, out_of_memory, overflow
+from solutions import triples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     ExplainOne = Callable[..., Finding]
     Explain = Callable[..., list[Finding]]
 
-CRASH = overflow("trtllm_gen_softmax_workspace", 1_611_661_312, 404_750_336)
-HEADS = '"num_attention_heads": 64,'
 ENGINE = '  File "/x/vllm/v1/attention/backends/mla/flashinfer_mla.py", line 320, in forward_mqa'
 
 
@@ -28,10 +27,6 @@ GATHERED = start(
     tensor_parallel_size=8, decode_context_parallel_size=8, max_num_batched_tokens=16_384
 )
 OTHER = start(tensor_parallel_size=4, max_num_batched_tokens=8_192)
-
-
-def calls(found: Finding) -> set[tuple[int, int | None, int | None]]:
-    return {(each.num_qo_heads, each.batch_size, each.max_q_len) for each in found.solutions}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +41,7 @@ def calls(found: Finding) -> set[tuple[int, int | None, int | None]]:
 def test_a_call_of_any_of_two_servers(lines: list[str], explain_one: ExplainOne) -> None:
     found = explain_one(lines)
     # 64 / 8 * 8 heads of the one; tp 4 with the other's dcp 8 is no deployment.
-    assert (64, 12_288, 1) in calls(found)
+    assert (64, 12_288, 1) in triples(found)
     assert all(each.num_qo_heads <= 64 for each in found.solutions)
     assert found.confidence == "consistent"
     # Of the larger steps: 394 MiB + 8 * 64 * 16,384 * 256 + 1 MiB.
@@ -67,7 +62,7 @@ def test_what_cannot_be_of_this_process_is_set_aside(
 ) -> None:
     found = explain_one([*lines, CRASH])
     assert found.confidence == "consistent"
-    assert (64, 12_288, 1) in calls(found)
+    assert (64, 12_288, 1) in triples(found)
     assert any("left aside" in note for note in found.notes)
     assert not any("not in the log: tp" in note for note in found.notes)
 
@@ -79,7 +74,7 @@ def test_hundreds_of_starts(explain_one: ExplainOne) -> None:
     ]
     found = explain_one([*starts, GATHERED, HEADS, CRASH])
     assert found.confidence == "consistent"
-    assert (64, 12_288, 1) in calls(found)
+    assert (64, 12_288, 1) in triples(found)
 
 
 def test_a_size_that_no_call_has_stays_unsolved(explain_one: ExplainOne) -> None:

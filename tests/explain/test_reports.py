@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from formats import FORMATS
-from messages import locked, old_overflow, out_of_memory, overflow
+from messages import SGLANG, VLLM, locked, old_overflow, out_of_memory, overflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +22,6 @@ RECORDS = [
     json.loads(line)
     for line in (Path(__file__).parents[1] / "data" / "reports.jsonl").read_text().splitlines()
 ]
-VLLM = "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE"
-SGLANG = "SGLANG_FLASHINFER_WORKSPACE_SIZE"
 
 
 class Case(NamedTuple):

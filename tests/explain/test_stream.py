@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from messages import overflow
+from messages import CRASH
 
 from ws_guard.explain import reader
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     ExplainOne = Callable[..., Finding]
 
-CRASH = overflow("trtllm_gen_softmax_workspace", 1_611_661_312, 404_750_336)
 TOLD = (
     "non-default args: {'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, "
     "'max_num_batched_tokens': 16384}\n\"num_attention_heads\": 64\n"

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 # The helper beside this file also runs as a script.
 sys.path.insert(0, str(HERE))
 
-from slot_worker import SlotWorker  # noqa: E402
+from slot_worker import SlotWorker, attaching  # noqa: E402
 
 from ws_guard.board import Board  # noqa: E402
 from ws_guard.exporter.app import create_app  # noqa: E402
@@ -59,16 +59,8 @@ def board(tmp_path: Path) -> Board:
 @pytest.fixture
 def attach(board: Board) -> Iterator[Callable[..., SlotWorker]]:
     """Attaches workers of this process to the board."""
-    attached: list[SlotWorker] = []
-
-    def attach_one(**told: object) -> SlotWorker:
-        attached.append(SlotWorker(board, **told))  # type: ignore[arg-type]
-        return attached[-1]
-
-    yield attach_one
-    for worker in attached:
-        if worker.slot._fd is not None:
-            worker.close()
+    with attaching(board) as attach:
+        yield attach
 
 
 @pytest.fixture

@@ -209,10 +209,16 @@ def answer_to(url: str, raw: bytes) -> int:
     return status
 
 
-def abuse(url: str, requests: int, seed: int) -> Counter[int]:
-    """So many requests; how many had which status."""
-    with urllib.request.urlopen(f"{url}/openapi.json") as document:  # noqa: S310 - our exporter
-        maker = Abuse(json.load(document))
+def openapi(url: str) -> bytes:
+    """The document of an exporter that asks for no user."""
+    with urllib.request.urlopen(f"{url}/openapi.json") as answer:  # noqa: S310 - our exporter
+        document: bytes = answer.read()
+    return document
+
+
+def abuse(url: str, document: bytes, requests: int, seed: int) -> Counter[int]:
+    """So many requests made from an OpenAPI document; how many had which status."""
+    maker = Abuse(json.loads(document))
     tally: Counter[int] = Counter()
     for number in range(requests):
         raw = maker.request(Random(f"{seed}/{number}"))  # noqa: S311 - to be made again
@@ -231,7 +237,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     told = parser.parse_args()
     begun = time.monotonic()
-    tally = abuse(told.url, told.requests, told.seed)
+    tally = abuse(told.url, openapi(told.url), told.requests, told.seed)
     print(f"{told.requests:,} raw requests, seed {told.seed}, {time.monotonic() - begun:.0f} s")
     print(
         "\n".join(

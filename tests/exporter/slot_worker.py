@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ws_guard.board import OVERFLOW, OVERRUN, Board, Outcome, Shape, Slot
@@ -18,7 +21,7 @@ from ws_guard.board.format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 DECODE = "trtllm_paged_attention_decode"
 CONTEXT = "trtllm_paged_attention_context"
@@ -148,6 +151,21 @@ class SlotWorker:
         self.slot.close()
 
 
+@contextmanager
+def attaching(board: Board) -> Iterator[Callable[..., SlotWorker]]:
+    """`attach(**told)`: workers of this process on a board; who has not ended does so cleanly."""
+    attached: list[SlotWorker] = []
+
+    def attach(**told: object) -> SlotWorker:
+        attached.append(SlotWorker(board, **told))  # type: ignore[arg-type]
+        return attached[-1]
+
+    yield attach
+    for worker in attached:
+        if worker.slot._fd is not None:
+            worker.close()
+
+
 def make_shape(batch: int, **changes: object) -> Shape:
     """A shape of the sparse MLA decode of 64 heads with LSE on 148 SMs."""
     shape = Shape(
@@ -187,10 +205,22 @@ def busy(attach: Callable[..., SlotWorker]) -> SlotWorker:
     return worker
 
 
-def main(path: str, rank: str, batch: str) -> None:
+def leave_a_child() -> None:
+    """Fork behind Python's back, as C code does: the child holds the lock on."""
+    child = ctypes.CDLL(None).fork()
+    if child == 0:
+        os.close(sys.stdout.fileno())  # whose end somebody may wait for
+        time.sleep(60)
+        os._exit(0)
+    print(child, flush=True)
+
+
+def main(path: str, rank: str, batch: str, child: str = "") -> None:
     """Attach, make one call, say so, and live until killed."""
     worker = SlotWorker(Board(path), rank=rank)
     worker.call(int(batch))
+    if child:
+        leave_a_child()
     print("attached", flush=True)
     time.sleep(600)
 

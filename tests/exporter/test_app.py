@@ -271,3 +271,4 @@ def test_the_schema_names_every_json_route(get: Get) -> None:
         "/api/v1/calls",
     }
     assert set(schema["components"]["schemas"]) >= {"Health", "Worker", "Workspace", "Numbers"}
+    assert "securitySchemes" not in schema["components"], "nobody is asked for a password"

@@ -106,6 +106,27 @@ def test_probes_are_open_unless_told_otherwise(
     assert httpx.get(closed + path, auth=RIGHT).status_code == 200
 
 
+def test_the_openapi_document_says_who_is_asked(served: Callable[..., Exporter]) -> None:
+    def closed(exporter: Exporter) -> dict[str, bool]:
+        document = httpx.get(f"{exporter.url}/openapi.json", auth=RIGHT).json()
+        assert document["components"]["securitySchemes"] == {
+            "password": {"type": "http", "scheme": "basic"}
+        }
+        told = {path: each["get"] for path, each in document["paths"].items()}
+        for operation in told.values():
+            asked = operation.get("security") == [{"password": []}]
+            assert ("401" in operation["responses"], "429" in operation["responses"]) == (
+                asked,
+                asked,
+            )
+        return {path: "security" in operation for path, operation in told.items()}
+
+    usual = closed(served())
+    assert {path for path, asked in usual.items() if not asked} == {"/livez", "/readyz"}
+    assert len(usual) > 2
+    assert closed(served(WS_GUARD_BASIC_AUTH_PROBES="1")) == dict.fromkeys(usual, True)
+
+
 def test_a_file_that_will_not_do_is_named_at_the_start(
     settings: Callable[..., Settings], file: Path
 ) -> None:

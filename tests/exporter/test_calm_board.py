@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -184,3 +187,97 @@ def test_a_board_that_was_away_for_a_moment_ends_no_life_early(
     assert watch.read().forgotten == frozenset()
     clock.now += KEEP_DEAD_SECONDS + 1
     assert watch.read().forgotten == {worker.name}
+
+
+def kill(process: Popen[str]) -> None:
+    process.kill()
+    process.wait()
+
+
+def test_a_dead_worker_is_not_read_again(
+    attach: Attach, spawn: Callable[..., Popen[str]], watch: BoardWatch
+) -> None:
+    worker = attach(rank="1")
+    kill(spawn())
+    settle(watch)
+    before, after = watch.read(), watch.read()
+    assert [one.worker.alive for one in after.slots] == [True, False]
+    assert after.slots is before.slots
+    # Nor is it where another is.
+    worker.call(5)
+    alive, dead = watch.read().slots
+    assert alive is not before.slots[0]
+    assert dead is before.slots[1]
+
+
+def test_the_dead_of_a_calm_board_grow_old(
+    spawn: Callable[..., Popen[str]], attach: Attach, watch: BoardWatch, clock: Clock
+) -> None:
+    living, process = attach(rank="1"), spawn()
+    settle(watch)
+    clock.now += 5_000
+    settle(watch)
+    kill(process)
+    settle(watch)
+    clock.now += KEEP_DEAD_SECONDS
+    before = watch.read()
+    assert before.forgotten == frozenset()
+    clock.now += 1
+    after = watch.read()
+    assert after.slots is before.slots
+    (dead,) = (one.slot for one in after.slots if one.slot != living.name)
+    assert after.forgotten == {dead}
+    assert watch.read() is not before
+
+
+def test_what_is_done_to_the_file_of_a_dead_worker_is_seen_at_once(
+    spawn: Callable[..., Popen[str]], watch: BoardWatch, board: Board
+) -> None:
+    processes = [spawn(rank=rank) for rank in ("1", "2")]
+    ranks = {seen.slot: seen.worker.rank for seen in watch.read().slots}
+    one, other = (Path(board.path, name) for name in sorted(ranks, key=lambda name: ranks[name]))
+    for process in processes:
+        kill(process)
+    settle(watch)
+    one.rename(one.with_name(".aside"))
+    assert [seen.worker.rank for seen in watch.read().slots] == ["2"]
+    settle(watch)
+    one.with_name(".aside").rename(other)
+    assert [seen.worker.rank for seen in watch.read().slots] == ["1"]
+    settle(watch)
+    with other.open("r+b") as file:
+        file.seek(8 * Header.CLOSED_NS)
+        file.write(b"\1")
+    assert watch.read().slots == ()
+    settle(watch)
+    os.truncate(other, 40_000)
+    assert watch.read().unreadable[0].startswith("it ends at byte")
+
+
+def test_a_worker_whose_child_keeps_its_lock_for_a_while_is_dead_before_and_after(
+    board: Board, watch: BoardWatch
+) -> None:
+    script = Path(__file__).parent / "slot_worker.py"
+    process = subprocess.Popen(
+        [sys.executable, str(script), board.path, "0", "5", "leave a child behind"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout
+        child = int(process.stdout.readline())
+        try:
+            assert process.stdout.readline() == "attached\n"
+            settle(watch)
+            assert watch.read().slots[0].worker.alive
+            process.kill()
+            process.wait()
+            assert not watch.read().slots[0].worker.alive
+            settle(watch)
+            before = watch.read()
+            assert watch.read().slots is before.slots
+        finally:
+            os.kill(child, signal.SIGKILL)
+        while Path(f"/proc/{child}").exists():
+            time.sleep(0.01)
+    assert not watch.read().slots[0].worker.alive

@@ -10,13 +10,14 @@ import pytest
 from slot_worker import CRASH_PLAN, DECODE, FIXED_PLAN, SlotWorker
 
 from ws_guard.board import OVERFLOW, OVERRUN, Board, Outcome
-from ws_guard.exporter.checks import CHECKS, examine
+from ws_guard.exporter.checks import CHECKS, Examiner, examine
 from ws_guard.exporter.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ws_guard.exporter.model import Health
+    from ws_guard.exporter.refresh import Refresher
     from ws_guard.exporter.snapshot import BoardWatch
     from ws_guard.settings import Settings
 
@@ -47,6 +48,24 @@ def test_a_sound_board_is_ready(
     health = ready(watch, settings())
     assert {check.state for check in health.checks} == {"ok"}
     assert health.ready
+
+
+def test_a_snapshot_is_examined_once(
+    attach: Attach, refresher: Refresher, settings: Callable[..., Settings]
+) -> None:
+    """A thousand probes between two reads of the board get the same verdict, the next its own."""
+    examiner = Examiner(refresher.latest, settings())
+    attach(rank="0", planned=[])
+    refresher.refresh()
+    first = examiner.health()
+    assert first.ready
+    assert examiner.health() is first
+    attach(rank="1", planned=[]).overflow()
+    assert examiner.health() is first
+    refresher.refresh()
+    assert [check.name for check in examiner.health().checks if check.state == "fail"] == [
+        "no_overflow"
+    ]
 
 
 def test_an_absent_board_is_not_ready_and_not_unreadable(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 from slot_worker import CONTEXT, CRASH_PLAN, DECODE, WORKSPACE_BYTES, SlotWorker, make_shape
 
-from ws_guard.board import OVERFLOW, OVERRUN, LastCall, Outcome, Row, Shape, SlotView
-from ws_guard.board.format import EXACT_ROWS
+from ws_guard.board import OVERFLOW, OVERRUN, LastCall, LastCalls, Outcome, Row, Shape, SlotView
+from ws_guard.board.format import EXACT_ROWS, pack_run
 from ws_guard.exporter.derive import Deriver
 from ws_guard.exporter.model import Numbers, Worker, Workspace
 
@@ -235,14 +235,14 @@ def test_a_folded_row_is_no_last_call() -> None:
     shape, deriver = make_shape(1_000), Deriver()
     row = Row(shape, True, 3, 0, 0, 0, sum_eager=2_000, sum_replayed=0)
     exact = Row(make_shape(7), False, 1, 0, 0, 0, 0, 0)
-    calls = [LastCall(1, exact.shape, 1), LastCall(2_000_000_000, shape, 1)]
+    calls = [LastCall(1_024, exact.shape, 1), LastCall(2_048_000_000, shape, 1)]
     observed = deriver.observe(view([exact, row], calls))
     (site,) = observed.worker.workspaces
     assert site.last is None
     assert on(site, "peak").batch == 1_000
-    assert observed.worker.last_call_timestamp_seconds == 2.0
+    assert observed.worker.last_call_timestamp_seconds == 2.048
     assert [observed.seen_call(call).folded for call in calls] == [False, True]
-    newer = LastCall(3_000_000_000, exact.shape, 1)
+    newer = LastCall(4_096_000_000, exact.shape, 1)
     (site,) = deriver.observe(view([exact, row], [*calls, newer])).worker.workspaces
     assert on(site, "last").batch == 7
 
@@ -295,10 +295,10 @@ def test_a_shape_is_sized_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_outcome_of_a_newer_worker_is_unknown() -> None:
-    call = LastCall(7_000_000_000, make_shape(3_081), 15)
+    call = LastCall(7_168_000_000, make_shape(3_081), 15)
     observed = Deriver().observe(view([], [call]))
     seen = observed.seen_call(call)
-    assert (seen.outcome, seen.timestamp_seconds, seen.margin_bytes) == ("unknown", 7.0, -131_072)
+    assert (seen.outcome, seen.timestamp_seconds, seen.margin_bytes) == ("unknown", 7.168, -131_072)
 
 
 def view(rows: list[Row], calls: list[LastCall] | None = None) -> SlotView:
@@ -314,5 +314,11 @@ def view(rows: list[Row], calls: list[LastCall] | None = None) -> SlotView:
         probe_errors=0,
         last_overflow_ns=0,
         last_overrun_ns=0,
-        calls=calls or [],
+        calls=last_calls(calls or []),
     )
+
+
+def last_calls(calls: list[LastCall]) -> LastCalls:
+    """As a ring tells them; its clock has ticks of 1,024 ns."""
+    words = [pack_run(call.at_ns, row, call.outcome) for row, call in enumerate(calls)]  # type: ignore[arg-type]
+    return LastCalls(words, {row: call.shape for row, call in enumerate(calls)})

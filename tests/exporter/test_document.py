@@ -66,6 +66,48 @@ def test_free_texts_lose_their_paths() -> None:
     assert document.contract_reason == "(path)"
 
 
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (
+            "OSError: [Errno 2] gone: '/home/ada lovelace/my board/x'",
+            "OSError: [Errno 2] gone: '(path)'",
+        ),
+        ('cannot open "/mnt/a, b/c" (/tmp/log)', 'cannot open "(path)" ((path))'),
+        (
+            "from './models/a b' to ../c/d, ~/e and ./f",
+            "from '(path)' to (path), (path) and (path)",
+        ),
+        ("PATH=/usr/bin:/home/ada/bin", "PATH=(path):(path)"),
+        ("file:///home/ada/x s3://bucket/key", "file:(path) s3:(path)"),
+        ("it's '/a' and 'b'", "it's '(path)' and 'b'"),
+        ("1/2 of and/or, 394 MiB/s, org/model", "1/2 of and/or, 394 MiB/s, org/model"),
+        ("...", "..."),
+    ],
+)
+def test_paths_of_every_kind(text: str, left: str) -> None:
+    assert parse_document({"warnings": [text]}).warnings == (left,)
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ("deepseek-ai/DeepSeek-V4", "deepseek-ai/DeepSeek-V4"),
+        ("v1.2:latest", "v1.2:latest"),
+        (".5B/model", ".5B/model"),
+        ("/mnt/models/deepseek/", "deepseek"),
+        ("./deepseek", "deepseek"),
+        ("../../models/deepseek/", "deepseek"),
+        ("~/models/deepseek", "deepseek"),
+        ("~ada/deepseek", "deepseek"),
+        ("s3://bucket/models/deepseek", "deepseek"),
+        ("file:///home/ada/deepseek", "deepseek"),
+    ],
+)
+def test_of_a_name_that_is_a_place_the_last_part(told: str, name: str) -> None:
+    assert parse_document({"info": {"model_name": told}}).info["model_name"] == name
+
+
 def test_names_beyond_a_list_are_other() -> None:
     document = parse_document({"ops": ["one", ""], "workspaces": [f"w{n}" for n in range(12)]})
     assert [document.op_name(index) for index in (0, 1, 2)] == ["one", "op1", "other"]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, TypeAlias
 
+import httpx
 import pytest
 from slot_worker import ROUTES, SlotWorker
 
-from ws_guard.exporter.doorman import HEADERS
+from ws_guard.exporter.doorman import HEADERS, Doorman
 from ws_guard.exporter.page import CONTENT_SECURITY_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import httpx
+    from conftest import Clock
+    from starlette.types import Receive, Scope, Send
 
     from ws_guard.exporter.refresh import Refresher
 
@@ -46,3 +49,38 @@ def test_only_reading_is_possible(attach: Attach, client: Get, path: str) -> Non
     attach()
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         assert client(method, path).status_code == 405
+
+
+async def hello(_: Scope, __: Receive, send: Send) -> None:
+    """An application that says no more than it must."""
+    start = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+    await send(start)
+    await send({"type": "http.response.body", "body": b"hi"})
+
+
+def test_every_answer_has_the_date_of_its_second(clock: Clock) -> None:
+    door = Doorman(hello, CONTENT_SECURITY_POLICY, clock)
+
+    async def dates() -> list[str]:
+        transport = httpx.ASGITransport(door)
+        async with httpx.AsyncClient(transport=transport, base_url="http://exporter") as client:
+            told = []
+            # 1,000 s after the Unix epoch are 16 minutes and 40 seconds.
+            for clock.now in (1000.0, 1000.9, 1001.0, 1059.9):
+                told += (await client.get("/")).headers.get_list("date")
+            return told
+
+    assert asyncio.run(dates()) == [
+        "Thu, 01 Jan 1970 00:16:40 GMT",
+        "Thu, 01 Jan 1970 00:16:40 GMT",
+        "Thu, 01 Jan 1970 00:16:41 GMT",
+        "Thu, 01 Jan 1970 00:17:39 GMT",
+    ]
+
+
+def test_what_every_answer_has_is_told_once(attach: Attach, get: Get) -> None:
+    """No route sets one of these headers by itself."""
+    attach()
+    for path in ROUTES:
+        names = [name.lower() for name, _ in get(path).headers.multi_items()]
+        assert len(names) == len(set(names)), path

@@ -9,7 +9,7 @@ import fuzz_slots
 import httpx
 import pytest
 from doors import exporter_process
-from http_abuse import abuse
+from http_abuse import abuse, openapi
 from slot_mutations import MUTATIONS, mutate
 from slot_worker import SlotWorker, busy
 
@@ -62,7 +62,7 @@ def test_no_request_breaks_the_exporter(attach: Attach, board: Board) -> None:
     busy(attach)
     with exporter_process({"WS_GUARD_BOARD": board.path}) as (process, url):
         seed = a_seed()
-        tally = abuse(url, 300, seed)
+        tally = abuse(url, openapi(url), 300, seed)
         assert sum(tally.values()) == 300
         assert {200, 400, 404, 405} <= set(tally), f"seed {seed}"
         assert httpx.get(f"{url}/livez").status_code == 200

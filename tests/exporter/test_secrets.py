@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import httpx
 import pytest
-from doors import ask, exporter_process
+from doors import PASSWORD, ask, exporter_process
 from slot_worker import CRASH_PLAN, ROUTES, SlotWorker, busy
 
 from ws_guard.board import Board
@@ -55,11 +55,12 @@ def plant(attach: Attach) -> SlotWorker:
         info={
             "model_name": f"/mnt/{MARK}/models/deepseek",
             "device": f"/dev/{MARK}/gpu0",
+            "engine_name": f"s3://{MARK}/vllm",
             "environ": {"HF_TOKEN": MARK},
             MARK: MARK,
         },
         problems=[*problems, f"OSError: '/home/{MARK}/board' is gone", f"see (/tmp/{MARK}/log)"],
-        warnings=[f"could not write /var/{MARK}/x: full"],
+        warnings=[f"could not write /var/{MARK}/x: full", f"no '~/a b/{MARK}', no ./{MARK}"],
         planned=[CRASH_PLAN | {"workspace": "ws0", "command": [MARK], MARK: MARK}],
         environ={"HF_TOKEN": MARK},
         tensors=[[MARK, 0.25]],
@@ -86,9 +87,10 @@ def url(attach: Attach, board: Board, tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def told(url: str, method: str, path: str) -> str:
+def told(url: str, method: str, path: str, auth: tuple[str, str] | None = None) -> str:
     """An answer whole: status, headers, body."""
-    answer = httpx.request(method, url + path)
+    # Unless told otherwise, it reads every root certificate for each request.
+    answer = httpx.request(method, url + path, auth=auth, verify=False)  # noqa: S501 - HTTP
     return f"{answer.status_code} {dict(answer.headers)}\n{answer.text}"
 
 
@@ -121,12 +123,36 @@ def test_nor_when_the_board_fails(url: str, board: Board) -> None:
     assert "the board is not a directory" in told(url, "GET", "/health")
 
 
+def test_nor_when_a_user_is_asked_for(attach: Attach, board: Board, tmp_path: Path) -> None:
+    """Neither the file of users nor anybody in it, whoever asks, and whatever becomes of it."""
+    bcrypt = pytest.importorskip("bcrypt")
+    plant(attach)
+    users = tmp_path / f"{MARK}-users"
+    hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+    users.write_text(f"{MARK}:{hashed}\nada:{hashed}\n")
+    environ = {"WS_GUARD_BOARD": board.path, "WS_GUARD_BASIC_AUTH_FILE": str(users)}
+    asked = [(method, path) for method, path in REQUESTS if method == "GET"]
+    with exporter_process(environ) as (process, url):
+        for auth in (None, (MARK[::-1], PASSWORD), ("ada", "wrong"), ("ada", PASSWORD)):
+            for method, path in asked:
+                answer = told(url, method, path, auth)
+                assert MARK not in answer, (method, path, auth)
+                assert hashed not in answer
+                assert PASSWORD not in answer
+        users.write_text(f"{MARK} is no hash")
+        assert process.stderr
+        while "line 1: it is not user:hash" not in process.stderr.readline():
+            pass
+        for method, path in asked:
+            assert MARK not in told(url, method, path, ("ada", PASSWORD)), (method, path)
+
+
 def test_an_error_of_our_own_tells_nothing(board: Board) -> None:
     broken = f"""
-from ws_guard.exporter import app
+from ws_guard.exporter import checks
 def broken(*_):
     raise RuntimeError("{MARK}")
-app.examine = broken
+checks.examine = broken
 """
     script = broken + "import sys; from ws_guard.settings import require_settings; "
     script += "from ws_guard.exporter.server import serve; sys.exit(serve(require_settings()))"

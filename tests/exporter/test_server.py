@@ -54,7 +54,8 @@ def exporter(settings: Callable[..., Settings]) -> Iterator[Exporter]:
 
 @pytest.fixture
 def served(board: Board) -> Iterator[Serve]:
-    """Starts the exporter as a process of its own."""
+    """Starts the exporter as a process of its own, over a board that is there."""
+    board.prepare()
     started: list[subprocess.Popen[str]] = []
 
     def start(script: str = SERVE, **environ: str) -> subprocess.Popen[str]:
@@ -253,7 +254,9 @@ def test_a_host_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("host", ["..", "a" * 64, f"{'a' * 64}.example"])
 @pytest.mark.parametrize("port", [0, 80])
 def test_a_host_that_is_no_name(host: str, port: int) -> None:
-    with pytest.raises(ListenError, match="no host name; set WS_GUARD_LISTEN to a free host:port"):
+    with pytest.raises(
+        ListenError, match="no host name; set WS_GUARD_LISTEN, or --listen, to a free host:port"
+    ):
         listen(f"{host}:{port}")
 
 
@@ -307,6 +310,15 @@ def test_what_it_cannot_do_is_refused(
 ) -> None:
     with pytest.raises(ServeError, match=named):
         Exporter(settings(**environ))
+
+
+def test_threads_of_its_own_process_take_short_turns() -> None:
+    """While hundreds of probes are answered, the board is read, by turns of 0.1 ms."""
+    asked = "import sys; from ws_guard.exporter import server; from ws_guard.settings import *; "
+    asked += "server.Exporter.run = lambda _: print(round(sys.getswitchinterval(), 6)); "
+    asked += "sys.exit(server.serve(read_settings({'WS_GUARD_LISTEN': '127.0.0.1:0'})[0]))"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout == "0.0001\n"
 
 
 def test_it_never_meets_torch_or_the_probe() -> None:

@@ -77,12 +77,9 @@ def test_a_narrow_terminal_keeps_the_numbers(attach: Attach, shown: Callable[...
         assert number in text
 
 
-def test_watching_shows_news_until_interrupted(
-    attach: Attach,
-    settings: Callable[..., Settings],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def _overflow_then_interrupt(attach: Attach, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While `status` sleeps its worker overflows; in its second sleep somebody presses Ctrl-C."""
     worker = attach()
     naps = iter(["first", "second"])
 
@@ -92,6 +89,12 @@ def test_watching_shows_news_until_interrupted(
         worker.overflow()
 
     monkeypatch.setattr("ws_guard.exporter.status.time.sleep", nap)
+
+
+@pytest.mark.usefixtures("_overflow_then_interrupt")
+def test_watching_shows_news_until_interrupted(
+    settings: Callable[..., Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert status.show(settings(), watch=True) == 1
     assert "no_overflow" in capsys.readouterr().out
 
@@ -130,21 +133,10 @@ def test_json(
     assert told["workers"][0]["workspaces"][0]["peak"]["margin_bytes"] == 0
 
 
+@pytest.mark.usefixtures("_overflow_then_interrupt")
 def test_watching_json_is_a_document_on_each_line(
-    attach: Attach,
-    settings: Callable[..., Settings],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Callable[..., Settings], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    worker = attach()
-    naps = iter(["first", "second"])
-
-    def nap(_: float) -> None:
-        if next(naps) == "second":
-            raise KeyboardInterrupt
-        worker.overflow()
-
-    monkeypatch.setattr("ws_guard.exporter.status.time.sleep", nap)
     assert status.show(settings(), watch=True, as_json=True) == 1
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["ready"] for one in told] == [True, False]

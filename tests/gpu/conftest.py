@@ -30,9 +30,12 @@ def unavailable(reason: str) -> NoReturn:
 @pytest.fixture(scope="session")
 def xqa_card() -> None:
     """A card on which FlashInfer runs XQA."""
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        unavailable("there is no CUDA device")
+    from card import missing
+
+    if reason := missing():
+        unavailable(reason)
+    import torch
+
     capability = torch.cuda.get_device_capability()
     if capability[0] not in (9, 12):
         unavailable(f"FlashInfer decodes by XQA on SM90 and SM120, this is SM{capability}")

@@ -1,17 +1,22 @@
-"""A capture that fails, and calls around it: `python failed_capture.py BOARD` prints the counts."""
+"""A capture that fails, and calls around it: `failed_capture.py [BOARD]` prints the counts."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import tempfile
 from pathlib import Path
 
-import torch
-from xqa_decode import Decode, buffer, counts, read_slot
+import card
 
-import ws_guard
+card.require()
 
-board = Path(sys.argv[1])
+import torch  # noqa: E402 - after a look at whether it is there
+from xqa_decode import Decode, buffer, counts, read_slot  # noqa: E402
+
+import ws_guard  # noqa: E402
+
+board = Path(sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp())
 ws_guard.install(board=str(board))
 step, workspace = Decode(16, 2048), buffer()
 step.run(workspace)

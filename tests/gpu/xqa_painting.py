@@ -15,6 +15,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+import card
+
 from ws_guard.sizing import LAYOUTS, XQA_SEMAPHORE_BYTES, Call, HeadDims, Scratch, scratch
 
 MIB = 1 << 20
@@ -267,6 +269,7 @@ def _empty_scratch() -> None:
 
 def main() -> int:
     """0 where every case agrees with the formula."""
+    card.require()
     if sys.argv[1:] == ["--only-empty-scratch"]:
         _empty_scratch()
         return 0

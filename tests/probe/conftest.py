@@ -16,6 +16,8 @@ from ws_guard.sizing import LAYOUTS, OPS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from native_calls import Watched
+
 # The helper beside this file also runs without pytest.
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -68,3 +70,11 @@ def recorder_of(board: str) -> Iterator[Callable[[str], Recorder]]:
 @pytest.fixture
 def recorder(recorder_of: Callable[[str], Recorder]) -> Recorder:
     return recorder_of("B")
+
+
+@pytest.fixture
+def watched(recorder: Recorder) -> Watched:
+    """A decode under a probe that observes."""
+    from native_calls import watch  # brings torch
+
+    return watch(recorder)

@@ -35,11 +35,6 @@ def fresh_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.fixture
-def watched(recorder: Recorder) -> Watched:
-    return watch(recorder)
-
-
 def compiled_step(op: Callable[..., Any], arguments: list[Any]) -> Callable[..., Any]:
     def step(x: torch.Tensor) -> torch.Tensor:
         y = x + 1

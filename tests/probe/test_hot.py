@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +18,7 @@ torch = pytest.importorskip("torch")
 
 from native_calls import MIB, Watched, decode_arguments, watch, workspace  # noqa: E402
 
+from ws_guard.board import Shape  # noqa: E402
 from ws_guard.board.format import Header  # noqa: E402
 from ws_guard.probe import hot  # noqa: E402
 from ws_guard.probe.ledger import Ledger  # noqa: E402
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     from ws_guard.board import SlotView
     from ws_guard.probe.recorder import Recorder
 
+in_c_alone = pytest.mark.skipif(
+    not hot.is_built(), reason="the extension was not built: `python hatch_build.py` says why"
+)
 #: Calls of a shape after which the hot path counts by itself.
 FIRST = 6
 
@@ -221,6 +227,47 @@ def test_a_slot_that_goes_is_never_written_again(
         op(*arguments)
 
 
+IN_BETWEEN = """
+import sys
+from benchmarks.instructions import arguments
+from benchmarks.probe import WHERE, OP
+from ws_guard.board import Board
+from ws_guard.probe.ledger import Ledger
+from ws_guard.probe.native_op import instrument
+from ws_guard.probe.recorder import Recorder
+from ws_guard.sizing import LAYOUTS, OPS
+
+class Rows(dict):
+    def clear(self):
+        raise OSError("no memory")
+
+calls, arguments = [], arguments(64)
+recorder = Recorder(Board(sys.argv[1]), LAYOUTS["C"], list(OPS.values()), {})
+recorder.on_new_slot.append(lambda: [op(*arguments) for _ in range(8)])
+ledger = Ledger(recorder, OP)
+op = instrument(lambda *args: calls.append(args), WHERE, ledger)
+for _ in range(8):
+    op(*arguments)
+ledger._rows = Rows(ledger._rows)
+recorder.close(keep_evidence=False)
+for _ in range(8):
+    op(*arguments)
+print(len(calls))
+"""
+
+
+def test_a_call_amid_a_change_of_slots_holds_on_to_none(board: str) -> None:
+    """Another thread's call may come at any point, and whoever lets go of a slot may fail."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_BETWEEN, board],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "24\n"), done.stderr
+
+
 def test_nothing_is_kept_alive(watched: Watched) -> None:
     class Native:
         def __call__(self, *_args: object) -> None:
@@ -242,7 +289,7 @@ def test_nothing_is_kept_alive(watched: Watched) -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="garbage is collected between lines only")
 def test_a_capture_that_begins_amid_a_garbage_collection_is_seen(
-    watched: Watched, slot: Callable[[], SlotView]
+    built: bool, watched: Watched, slot: Callable[[], SlotView]
 ) -> None:
     """Up to Python 3.11 finalizers, and so other threads, run wherever an object is made."""
     op, arguments = watched.over(lambda *_args: None), decode_arguments(16, workspace())
@@ -266,6 +313,9 @@ def test_a_capture_that_begins_amid_a_garbage_collection_is_seen(
     finally:
         gc.set_threshold(*before)
         gc.callbacks.remove(collecting)
+    if not built:
+        assert not begun  # what Python compares with is learned without making an object
+        return
     assert begun
     for _ in range(3):
         op(*arguments)
@@ -285,17 +335,30 @@ def test_two_modules_of_an_op_do_not_mix_their_runs(
     assert eager(slot()) == {16: 40}
 
 
-def test_a_lane_says_what_it_cannot_take(built: bool) -> None:
-    lane = hot.Lane()
-    if not built:
-        assert lane.follow(object(), (1,) * 99, True, (), 0, 0) is None
-        return
+@in_c_alone
+def test_a_lane_says_what_it_cannot_take() -> None:
+    lane, rest = hot.Lane(), (0, 0, (0, 0, 0, 0, 0, iter(()).__next__))
     with pytest.raises(ValueError, match="more to compare"):
-        lane.follow(object(), (1,) * 99, True, (), 0, 0)
+        lane.follow(object(), (1,) * 99, True, (), *rest)
     with pytest.raises(TypeError):
-        lane.follow(object(), ("text",), True, (), 0, 0)
+        lane.follow(object(), ("text",), True, (), *rest)
     with pytest.raises(OverflowError):
-        lane.follow(object(), (1 << 200,), True, (), 0, 0)
+        lane.follow(object(), (1 << 200,), True, (), *rest)
+    with pytest.raises(TypeError):
+        lane.follow(object(), (1,), True, (), *rest[:-1])
+
+
+@in_c_alone
+@pytest.mark.parametrize("held", [(), ((((0, 1),), 0),)])
+def test_an_account_that_holds_nothing_is_left_to_python(held: tuple[Any, ...]) -> None:
+    """Where a slot came anew, and what a replay adds to it could not be worked out."""
+    graph, account = type("Graph", (), {})(), hot.Account()
+    for arguments in held:
+        account.hold(*arguments)
+        account.forget()
+    graph._ws_guard_account = account
+    account.is_current = 1
+    assert not hot._hot.count_replay(graph)
 
 
 def test_positions_beyond_the_arguments_are_refused(built: bool) -> None:
@@ -313,3 +376,106 @@ def test_addresses_are_those_of_the_words(recorder: Recorder) -> None:
     slot = recorder.slot
     address = slot.address_of(Header.PID)
     assert ctypes.c_uint64.from_address(address).value == os.getpid()
+
+
+def test_known_shapes_in_turn_never_reach_the_ledger_and_each_begins_a_run(
+    built: bool, watched: Watched, slot: Callable[[], SlotView], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op = watched.over(lambda *_args: None)
+    steps = [decode_arguments(batch, workspace()) for batch in (16, 17, 18)]
+    for arguments in steps:
+        for _ in range(FIRST):
+            op(*arguments)
+
+    def met(*_args: object) -> None:
+        raise AssertionError("Python was asked")
+
+    monkeypatch.setattr(Ledger, "follow" if built else "meet", met)
+    # As layers do: some calls of one shape, then some of the next.
+    for arguments in steps * 4:
+        op(*arguments)
+        op(*arguments)
+    told = slot()
+    assert told.probe_errors == 0
+    assert eager(told) == {16: FIRST + 8, 17: FIRST + 8, 18: FIRST + 8}
+    assert [call.shape.batch for call in told.calls[-13:]] == [18, *[16, 17, 18] * 4]
+    moments = [call.at_ns for call in told.calls]
+    assert moments == sorted(moments)
+    assert time.time_ns() - 60 * 10**9 < moments[0] <= moments[-1] <= time.time_ns() + 10**6
+
+
+def test_a_run_that_python_began_is_ended_in_c(
+    watched: Watched, slot: Callable[[], SlotView]
+) -> None:
+    """Calls by a NumPy integer, which C leaves to Python, amid others of known shapes."""
+    numpy = pytest.importorskip("numpy")
+    op = watched.over(lambda *_args: None)
+    steps = [decode_arguments(batch, workspace()) for batch in (16, 17)]
+    for arguments in steps:
+        for _ in range(FIRST):
+            op(*arguments)
+    other = list(steps[0])
+    other[watched.at("batch_size")] = numpy.int64(16)
+    for arguments in (other, steps[1], other, other, steps[0], steps[1]) * 3:
+        op(*arguments)
+    told = slot()
+    assert eager(told) == {16: FIRST + 12, 17: FIRST + 6}
+    assert [call.shape.batch for call in told.calls[-12:]] == [16, 17, 16, 17] * 3
+
+
+def test_calls_of_a_folded_row_are_summed_up(
+    watched: Watched, recorder: Recorder, slot: Callable[[], SlotView]
+) -> None:
+    """Every row of its own is taken: batches up to a power of two share one."""
+    lesser = Shape(0, 0, 1, 64, 1, True, 394 * MIB, 0, 148, 576, 512, 2048, None, None, 0)
+    while not recorder.slot.add_row(lesser, 0)[2]:
+        pass
+    op, buffer = watched.over(lambda *_args: None), workspace()
+    steps = [decode_arguments(batch, buffer) for batch in (100, 120)]
+    for _ in range(FIRST):
+        for arguments in steps:
+            op(*arguments)
+    for arguments in steps * 5:
+        op(*arguments)
+    (folded,) = (row for row in slot().rows if row.eager)
+    assert folded.folded
+    assert (folded.eager, folded.sum_eager) == (2 * (FIRST + 5), (FIRST + 5) * (100 + 120))
+    assert slot().probe_errors == 0
+
+
+def test_many_calls_leave_nothing_behind(watched: Watched, recorder: Recorder) -> None:
+    """No reference and no memory, whether runs go on, change or begin anew."""
+    op, result = watched.over(lambda *args: args[0]), object()
+    steps = [decode_arguments(batch, workspace()) for batch in (16, 17)]
+    for arguments in steps:
+        arguments[0] = result
+        for _ in range(FIRST):
+            op(*arguments)
+    held = [result, op, recorder.slot.next_place, *(each for args in steps for each in args)]
+    calls = 1_000_000 if os.environ.get("WS_GUARD_NIGHTLY") == "1" else 20_000
+
+    def make(calls: int) -> None:
+        for number in range(calls):
+            op(*steps[number // 3 % 2])
+            if number % 64 == 0:
+                watched.ledger.end_run()
+
+    make(1_100)  # round the ring once, which keeps the numbers of its places
+    references = [sys.getrefcount(each) for each in held]
+    blocks = sys.getallocatedblocks()
+    make(calls)
+    assert [sys.getrefcount(each) for each in held] == references
+    assert abs(sys.getallocatedblocks() - blocks) < 100
+
+
+@in_c_alone
+def test_shapes_without_end_take_no_memory_without_end() -> None:
+    lane, owner = hot.Lane(), object()
+    rest = (1, 1, (0, 0, 0, 0, 0, iter(()).__next__))
+    blocks = sys.getallocatedblocks()
+    for batch in range(200_000):
+        lane.follow(owner, (batch, 1, 1 << 28, 0), True, (64, 64, 576, 1 << 20), *rest)
+    # As many as there are places, and a hash that fills them.
+    assert 60_000 < sys.getallocatedblocks() - blocks < 66_000
+    lane.forget()
+    assert sys.getallocatedblocks() - blocks < 100

@@ -279,8 +279,9 @@ def test_nothing_is_imported_early(board: str) -> None:
 
 
 def test_without_flashinfer_the_slot_says_so(board: str) -> None:
-    (line,) = python(PROGRAM, board, isolated=True)
+    line, log = python(PROGRAM, board, isolated=True)
     told = json.loads(line)
+    assert "flashinfer is not installed, no call will be seen: install flashinfer-python" in log
     assert (told["contract"], told["layout"]) == ("not_installed", None)
     assert told["reason"] == "flashinfer is not installed"
     assert not told["changed"]
@@ -389,13 +390,13 @@ def test_module_that_refuses_is_a_problem_and_stays_usable(
 # -- processes -------------------------------------------------------------------------------------
 
 
-def test_slot_is_gone_after_a_clean_exit(board: str) -> None:
+def test_slot_is_gone_after_a_clean_exit(board: str, package: Path) -> None:
     program = "import sys; from ws_guard.probe import install; install(board=sys.argv[1])"
-    assert python(program, board, isolated=True) == []
+    assert python(program, board, isolated=True, PACKAGES=str(package.parent)) == []
     assert os.listdir(board) == []
 
 
-def test_child_forked_without_multiprocessing(board: str) -> None:
+def test_child_forked_without_multiprocessing(board: str, package: Path) -> None:
     """A plain `os.fork` child that ends by `sys.exit` runs atexit, with a slot of its own."""
     program = """
 import os, sys
@@ -409,7 +410,8 @@ before = len(os.listdir(sys.argv[1]))
 probe._recorder.attach_if_pending()
 print(before, len(os.listdir(sys.argv[1])), flush=True)
 """
-    assert python(program, board, isolated=True) == ["1 2", "0 1"]
+    told = python(program, board, isolated=True, PACKAGES=str(package.parent))
+    assert told == ["1 2", "0 1"]
     assert os.listdir(board) == []
 
 

@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flashinfer_calls import PUBLIC_CALLS, TOP_K, Shape, workspace
+from plain import plain
 from probe_calls import calls_by_mode, slots
 
 from ws_guard.contract import installed_contract
@@ -217,17 +218,6 @@ def report(path: str) -> dict[str, Any]:
             "done": done,
             "others": others,
         }
-
-
-def plain(value: Any) -> Any:
-    """The same of dicts and lists, a NamedTuple by its field names."""
-    if hasattr(value, "_asdict"):
-        return {name: plain(each) for name, each in value._asdict().items()}
-    if isinstance(value, dict):
-        return {name: plain(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    return value
 
 
 if __name__ == "__main__":

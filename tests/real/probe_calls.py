@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flashinfer_calls import PUBLIC_CALLS, TOP_K, Shape, workspace
+from plain import plain
 from public_calls import BATCH, HEADS, SM_COUNT, cases
 
 from ws_guard.board import Board, SlotReader, SlotView, list_slots
@@ -315,4 +316,4 @@ def report(path: str) -> Report:
 
 
 if __name__ == "__main__":
-    print(json.dumps(report(sys.argv[1])._asdict()))
+    print(json.dumps(plain(report(sys.argv[1]))))

@@ -12,7 +12,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from flashinfer_calls import PUBLIC_CALLS, Shape
-from guard_calls import HEADS, MIB, plain, step
+from guard_calls import HEADS, MIB, step
+from plain import plain
 from probe_calls import calls_by_mode, events, slots
 
 import ws_guard

@@ -8,13 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import pytest
 from exporter_process import Exporter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 WORKER = """
 import os, signal, sys
@@ -32,14 +27,6 @@ with launcher.on_cpu(Path({library!r})):
         except RuntimeError:
             os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-@pytest.fixture
-def exporter(tmp_path: Path) -> Iterator[Exporter]:
-    started = Exporter(tmp_path / "board")
-    yield started
-    if started.process.poll() is None:
-        started.stop()
 
 
 def test_a_worker_killed_at_its_first_refused_call(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from guard_calls import ACTIONS, FITS, HEADS, MIB, plain, report
+from guard_calls import ACTIONS, FITS, HEADS, MIB
 
 from ws_guard.board import OVERFLOW, OVERRUN, Outcome
 
@@ -15,29 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HERE = Path(__file__).parent
-RELEASES = ("installed", "0.6.15.post1", "0.7.4")
 SIZE = 394 * MIB
 #: Steps of more rows than fit; each is split into as few pieces as can be, of near-equal rows.
 STEPS = ("reported", "one more", "two tokens", "dense", "two tokens dense")
 
 
-@pytest.fixture(scope="module", params=RELEASES)
-def told(
-    request: pytest.FixtureRequest,
-    native_library: Path,
-    run_under: Callable[..., str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def told(release: str, report_of: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     """What `guard_calls.py` reports under one release."""
-    assert native_library.exists()
-    path = str(tmp_path_factory.mktemp("guard") / "board")
-    if request.param == "installed":
-        found: dict[str, Any] = plain(report(path))
-        return found
-    out = run_under(request.param, str(HERE / "guard_calls.py"), path)
-    found = json.loads(out.splitlines()[-1])
-    assert found["release"] == request.param
-    return found
+    return report_of(release, "guard_calls")
 
 
 def stats(batch: int) -> int:

@@ -38,14 +38,6 @@ with launcher.on_cpu(Path({library!r})):
 
 
 @pytest.fixture
-def exporter(tmp_path: Path) -> Iterator[Exporter]:
-    started = Exporter(tmp_path / "board")
-    yield started
-    if started.process.poll() is None:
-        started.stop()
-
-
-@pytest.fixture
 def started() -> Iterator[list[subprocess.Popen[str]]]:
     """Workers that were started; whoever is left is killed."""
     workers: list[subprocess.Popen[str]] = []

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from guard_calls import MIB, plain
-from provision_calls import report
+from guard_calls import MIB
 
 from ws_guard.board import OVERFLOW
 
@@ -21,23 +19,10 @@ DECODE = "trtllm_paged_attention_decode"
 STATS = 8 * 64 * 12_288 * 256 + MIB
 
 
-@pytest.fixture(scope="module", params=["installed", "0.6.15.post1", "0.7.4"])
-def told(
-    request: pytest.FixtureRequest,
-    native_library: Path,
-    run_under: Callable[..., str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def told(release: str, report_of: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     """What `provision_calls.py` reports under one release."""
-    assert native_library.exists()
-    path = str(tmp_path_factory.mktemp("provision") / "board")
-    if request.param == "installed":
-        found: dict[str, Any] = plain(report(path))
-        return found
-    out = run_under(request.param, str(HERE / "provision_calls.py"), path)
-    found = json.loads(out.splitlines()[-1])
-    assert found["release"] == request.param
-    return found
+    return report_of(release, "provision_calls")
 
 
 def counter(told: dict[str, Any]) -> int:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,26 +21,11 @@ OP = "xqa_wrapper"
 SCRATCH = 16 * 8 * (2 * 128 + 8 * 128 * 2)
 
 
-@pytest.fixture(scope="module", params=["installed", "0.6.15.post1", "0.7.4"])
-def told(
-    request: pytest.FixtureRequest,
-    native_library: Path,
-    run_under: Callable[..., str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Any]:
-    """What `xqa_calls.py` reports under one release, in a process of its own."""
-    assert native_library.exists()
-    path = str(tmp_path_factory.mktemp("xqa") / "board")
-    if request.param == "installed":
-        command = [sys.executable, SCRIPT, path]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-        assert done.returncode == 0, done.stderr
-        out = done.stdout
-    else:
-        out = run_under(request.param, SCRIPT, path)
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    assert request.param in ("installed", found["release"])
-    return found
+@pytest.fixture(scope="module")
+def told(release: str, report_of: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """What `xqa_calls.py` reports under one release."""
+    # In a process of its own: it sets variables that FlashInfer reads as it is imported.
+    return report_of(release, "xqa_calls", alone=True)
 
 
 def shapes(told: dict[str, Any], *names: str) -> list[tuple[Any, ...]]:

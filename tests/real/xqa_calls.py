@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 os.environ["FLASHINFER_CUDA_ARCH_LIST"] = "9.0a"
 
 from flashinfer_calls import PUBLIC_CALLS, Shape, workspace
-from guard_calls import plain
+from plain import plain
 from probe_calls import calls_by_mode, events, slots
 
 from ws_guard import contract

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from slot_worker import CONTEXT, CRASH_PLAN, SlotWorker
+from slot_worker import CONTEXT, CRASH_PLAN, SlotWorker, attaching
 
 from ws_guard.board import OVERRUN, Board, Outcome
 from ws_guard.exporter.snapshot import BoardWatch
@@ -26,16 +26,8 @@ def board(tmp_path: Path) -> Board:
 @pytest.fixture
 def attach(board: Board) -> Iterator[Attach]:
     """Workers of this process on the board."""
-    attached: list[SlotWorker] = []
-
-    def attach_one(**told: object) -> SlotWorker:
-        attached.append(SlotWorker(board, **told))  # type: ignore[arg-type]
-        return attached[-1]
-
-    yield attach_one
-    for worker in attached:
-        if worker.slot._fd is not None:
-            worker.close()
+    with attaching(board) as attach:
+        yield attach
 
 
 @pytest.fixture

@@ -127,7 +127,6 @@ def test_the_layout_does_not_matter(layout: str) -> None:
     assert need(H200, found) == (
         8_388_608 + 294_912,
         {"counter": 8_388_608, "softmax_stats": 0, "scratch": 294_912},
-        True,
     )
     # Python slices: nothing is padded, whatever the address
     assert need(H200, found, address=4).total == 8_388_608 + 294_912

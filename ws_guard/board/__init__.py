@@ -9,7 +9,8 @@ from .format import ACTIONS, MAX_WORKSPACES, OVERFLOW, OVERRUN, Outcome, Shape
 
 if TYPE_CHECKING:
     from .opening import in_time, open_slot
-    from .reader import OTHER_FORMAT, LastCall, Row, SlotError, SlotReader, SlotView, list_slots
+    from .reader import OTHER_FORMAT, Row, SlotError, SlotReader, SlotView, list_slots
+    from .ring import LastCall, LastCalls
     from .tidy import remove_dead
     from .writer import Slot
 
@@ -22,6 +23,7 @@ __all__ = [
     "Board",
     "BoardError",
     "LastCall",
+    "LastCalls",
     "Outcome",
     "Row",
     "Shape",
@@ -36,8 +38,9 @@ __all__ = [
     "remove_dead",
 ]
 
-
 _HOMES = {
+    "LastCall": "ring",
+    "LastCalls": "ring",
     "Slot": "writer",
     "in_time": "opening",
     "open_slot": "opening",

@@ -58,6 +58,19 @@ class Board(NamedTuple):
                 f"board {self.path} has group {found.st_gid}, WS_GUARD_BOARD_GROUP is {self.group}"
             )
 
+    def is_there(self) -> bool:
+        """Whether there is a board, one that can be read; `BoardError` where that cannot be."""
+        try:
+            self.check()
+            os.close(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        except FileNotFoundError:
+            return False
+        except BoardError:
+            raise
+        except OSError as error:
+            raise BoardError(f"board {self.path}: {error.strerror}; set WS_GUARD_BOARD") from None
+        return True
+
     def _check_owner(self, uid: int) -> None:
         if uid != os.geteuid():
             raise BoardError(

@@ -118,21 +118,21 @@ EVENTS = frozenset({Outcome.OVERFLOW, Outcome.OVERRUN, Outcome.RAISED, Outcome.S
 #: Bits of a clock that a ring word leaves out: its ticks are 1,024 ns.
 TICK_BITS = 10
 _ROW_BITS = 14
-_OUTCOME_BITS = 4
+OUTCOME_BITS = 4
 #: Bits of a ring word below its time: row and outcome.
-CODE_BITS = _ROW_BITS + _OUTCOME_BITS
+CODE_BITS = _ROW_BITS + OUTCOME_BITS
 
 
 def pack_run(clock_ns: int, row: int, outcome: Outcome) -> int:
     """One ring word: 46 bits for the monotonic clock at its first call, in 1,024 ns, 14 for the
     row, 4 for the outcome."""
-    return (clock_ns >> TICK_BITS << _ROW_BITS | row) << _OUTCOME_BITS | outcome
+    return (clock_ns >> TICK_BITS << _ROW_BITS | row) << OUTCOME_BITS | outcome
 
 
 def unpack_run(word: int) -> tuple[int, int, int]:
     """(clock_ns, row, outcome) of a ring word."""
-    outcome = word & ((1 << _OUTCOME_BITS) - 1)
-    row = word >> _OUTCOME_BITS & ((1 << _ROW_BITS) - 1)
+    outcome = word & ((1 << OUTCOME_BITS) - 1)
+    row = word >> OUTCOME_BITS & ((1 << _ROW_BITS) - 1)
     return word >> CODE_BITS << TICK_BITS, row, outcome
 
 

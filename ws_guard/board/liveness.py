@@ -12,6 +12,9 @@ import fcntl
 import os
 import struct
 
+#: More than a process's line in /proc ever has.
+_STAT_BYTES = 4096
+
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid (0 for OFD locks).
 _FLOCK = struct.Struct("hhqqi4x")
 
@@ -38,9 +41,12 @@ def is_locked(fd: int) -> bool:
 def pid_start_ticks(pid: int) -> int:
     """When a process started, in clock ticks since boot; 0 if there is no such process."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
             # The command name may hold spaces and brackets: count fields behind the last one.
-            return int(stat.read().rpartition(b")")[2].split()[19])
+            return int(os.read(fd, _STAT_BYTES).rpartition(b")")[2].split()[19])
+        finally:
+            os.close(fd)
     except (OSError, IndexError, ValueError):
         return 0
 

@@ -11,7 +11,6 @@ import os
 import stat
 import zlib
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from . import liveness
@@ -20,7 +19,6 @@ from .format import (
     ACTIONS,
     DOCUMENT_BYTES,
     DOCUMENT_OFFSET,
-    EVENTS,
     EXACT_ROWS,
     FOLD_ROWS,
     HEADER_BYTES,
@@ -42,9 +40,9 @@ from .format import (
     Shape,
     event_word,
     seal,
-    unpack_run,
     unpack_shape,
 )
+from .ring import LastCalls, oldest_first, put_forward
 
 #: How the reason begins where a slot is of another version of the format.
 OTHER_FORMAT = "it has format version"
@@ -69,18 +67,6 @@ class Row(NamedTuple):
     sum_replayed: int
 
 
-class LastCall(NamedTuple):
-    """One of the last runs of calls: when (Unix ns), what shape, `board.format.Outcome` number.
-
-    The time is that of the latest call where the run is the current one of its lane, else that of
-    its first.
-    """
-
-    at_ns: int
-    shape: Shape
-    outcome: int
-
-
 class SlotView(NamedTuple):
     """A slot as read at one moment. `events` counts by (op, overflow or overrun, action)."""
 
@@ -95,7 +81,7 @@ class SlotView(NamedTuple):
     probe_errors: int
     last_overflow_ns: int
     last_overrun_ns: int
-    calls: list[LastCall]
+    calls: LastCalls
 
 
 class SlotReader:
@@ -106,10 +92,10 @@ class SlotReader:
         self._identity = (0, 0)
         self._generation = 0
         self._document: dict[str, Any] = {}
-        self._shapes: dict[int, tuple[int, Shape]] = {}
-        self._ring = bytes(8 * RING_RUNS)
-        #: Of each place in the ring its call, as far as it stays what it is.
-        self._calls: list[LastCall | None] = [None] * RING_RUNS
+        #: By row. Views hold on to the shapes: one that changes goes into another dictionary.
+        self._shapes: dict[int, Shape] = {}
+        self._seals: dict[int, int] = {}
+        self._lent = False
 
     def read(self, board: Board, directory_fd: int) -> SlotView:
         """The slot now; `SlotError` for anything else, OSError where the system refuses."""
@@ -133,8 +119,7 @@ class SlotReader:
         attached = header[Header.ATTACHED_NS]
         if self._identity != (inode, attached):  # another slot has taken the name
             self._identity = (inode, attached)
-            self._generation, self._document, self._shapes = 0, {}, {}
-            self._calls = [None] * RING_RUNS
+            self._generation, self._document, self._shapes, self._seals = 0, {}, {}, {}
         self._read_document(fd, header[Header.DOCUMENT])
         rows = self._read_rows(fd, 0, min(header[Header.EXACT_ROWS], EXACT_ROWS))
         folds = min(header[Header.FOLD_ROWS], FOLD_ROWS)
@@ -151,7 +136,7 @@ class SlotReader:
             probe_errors=header[Header.PROBE_ERRORS],
             last_overflow_ns=header[Header.LAST_OVERFLOW_NS],
             last_overrun_ns=header[Header.LAST_OVERRUN_NS],
-            calls=self._last_calls(fd, header, rows),
+            calls=self._last_calls(fd, header),
         )
 
     def _read_document(self, fd: int, generation: int) -> None:
@@ -186,46 +171,32 @@ class SlotReader:
 
     def _shape(self, row: int, sealed: int, data: bytes, start: int) -> Shape | None:
         known = self._shapes.get(row)
-        if known is not None and known[0] == sealed:
-            return known[1]
+        if known is not None and self._seals[row] == sealed:
+            return known
         packed = data[start : start + SHAPE_BYTES]
         if seal(packed) != sealed:
             # Free, being written, or damaged: only a folded row was whole before.
-            return known[1] if known is not None else None
-        shape = _frugal(unpack_shape(packed))
-        self._shapes[row] = (sealed, shape)
+            return known
+        if known is not None and self._lent:
+            self._shapes, self._lent = self._shapes.copy(), False
+        shape = self._shapes[row] = _frugal(unpack_shape(packed))
+        self._seals[row] = sealed
         return shape
 
-    def _last_calls(self, fd: int, header: memoryview, rows: dict[int, Row]) -> list[LastCall]:
-        """Oldest first: runs are written round and round, so sorting by time will do."""
-        data = _pread(fd, RING_OFFSET, 8 * RING_RUNS)
-        words = memoryview(data).cast("Q").tolist()
+    def _last_calls(self, fd: int, header: memoryview) -> LastCalls:
+        runs = oldest_first(_words(fd, RING_OFFSET, 8 * RING_RUNS).tolist())
         clocks = header.cast("B").cast("d")
-        origin = header[Header.ATTACHED_NS], _nanoseconds(clocks[Header.ATTACHED_CLOCK])
-        if data != self._ring:
-            before, self._ring = memoryview(self._ring).cast("Q"), data
-            for place, (word, old) in enumerate(zip(words, before, strict=True)):
-                if word != old:
-                    self._calls[place] = None
-        # A folded row shows another shape once a worse one comes, and none while it is written.
-        folds = header[Header.FOLD_ROWS] != 0
-        for place, call in enumerate(self._calls):
-            word = words[place]
-            if word and (call is None or (folds and unpack_run(word)[1] >= EXACT_ROWS)):
-                self._calls[place] = _call(word, 0, origin, rows)
-        calls = self._calls.copy()
         for lane in range(LANES):
             if run := header[Header.LAST_RUN + lane]:
-                call = _call(run, _nanoseconds(clocks[Header.LAST_CALL + lane]), origin, rows)
+                lasts = put_forward(run, _nanoseconds(clocks[Header.LAST_CALL + lane]))
                 # The ring may have gone round since the current run of a quiet lane began.
-                if run in words:
-                    calls[words.index(run)] = call
+                if run in runs:
+                    runs[runs.index(run)] = lasts
                 else:
-                    calls.append(call)
-        return sorted((call for call in calls if call is not None), key=_at)
-
-
-_at = attrgetter("at_ns")
+                    runs.append(lasts)
+        origin = header[Header.ATTACHED_NS], _nanoseconds(clocks[Header.ATTACHED_CLOCK])
+        self._lent = True
+        return LastCalls(runs, self._shapes, origin)
 
 
 @lru_cache(maxsize=256)
@@ -237,17 +208,6 @@ def _frugal(shape: Shape) -> Shape:
     """The same shape, on numbers that it shares with the others of its kind: there are many."""
     size, qk, vo, top_k = map(_one_of, (shape.workspace_bytes, shape.qk, shape.vo, shape.top_k))
     return shape._replace(workspace_bytes=size, qk=qk, vo=vo, top_k=top_k)
-
-
-def _call(run: int, latest: int, origin: tuple[int, int], rows: dict[int, Row]) -> LastCall | None:
-    """A run of the ring, with the clock of its `latest` call if that is known; None of no row."""
-    began, row, outcome = unpack_run(run)
-    if row not in rows:
-        return None
-    # What went wrong is a run of one call, whose time stays what it was.
-    last = began if outcome in EVENTS else max(began, latest)
-    attached_ns, attached = origin
-    return LastCall(attached_ns + max(0, last - attached), rows[row].shape, outcome)
 
 
 def list_slots(directory_fd: int) -> tuple[list[str], list[str]]:

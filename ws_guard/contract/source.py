@@ -47,9 +47,13 @@ def installed_release() -> str:
 
 def installed_source() -> LauncherSource:
     """The launcher source of the installed FlashInfer, or `NotInstalledError`."""
-    path = package_root() / LAUNCHER
+    path, release = package_root() / LAUNCHER, installed_release()
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotInstalledError(f"flashinfer {release} ships no {LAUNCHER.name}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise NotInstalledError(f"flashinfer ships no readable {LAUNCHER.name} ({error})") from None
-    return LauncherSource(installed_release(), path, text)
+        raise NotInstalledError(
+            f"flashinfer {release} ships no readable {LAUNCHER.name} ({error})"
+        ) from None
+    return LauncherSource(release, path, text)

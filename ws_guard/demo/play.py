@@ -23,29 +23,35 @@ from .crew import WORKERS, Crew, Exporter
 from .stage import Say, Stage, prepare_stage
 from .worker import HEADS
 
-_INTERMISSION_SECONDS = 30
-
 
 def play(
-    *, layout: str | None, python: str | None, listen: str, once: bool, say: Say = print
+    *,
+    layout: str | None,
+    python: str | None,
+    listen: str,
+    pause: int,
+    once: bool,
+    say: Say = print,
 ) -> int:
     """Play the demonstration; with `once` check it over HTTP and end. Returns 0, or 1 if it fails.
+
+    `pause` is for how many seconds the crash stays on the status page before the second act.
 
     Raises `InputError` where no FlashInfer of the wanted layout is installed.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_ended_like_ctrl_c())
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ws_guard-demo-"))
-        stage = prepare_stage(python or sys.executable, layout, folder, say)
         board = str(Path(folder) / "board")
         address = "127.0.0.1:0" if once else listen
         exporter = stack.enter_context(Exporter(board, address))
+        stage = prepare_stage(python or sys.executable, layout, folder, say)
         say(f"status page {exporter.url}/   in a terminal: ws-guard status --board {board}")
         checks = _Checks(exporter, say)
         before = stack.enter_context(Crew(stage, board, sizing.DEFAULT_WORKSPACE_BYTES))
         _first_act(before, checks, say)
-        if not once:
-            _intermission(say)
+        if pause:
+            _intermission(pause, say)
         after = stack.enter_context(_second_crew(stage, board, checks, before, say))
         _second_act(after, checks, say)
         _summary(stage, before, checks, say)
@@ -68,11 +74,14 @@ def _ended_like_ctrl_c() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _intermission(say: Say) -> None:
-    """Time to look at the crash on the status page; without a terminal nobody is looking."""
-    if sys.stdin.isatty():
-        say(f"\nlook at the status page now; Enter goes on, or {_INTERMISSION_SECONDS} s do")
-        select.select([sys.stdin], [], [], _INTERMISSION_SECONDS)
+def _intermission(seconds: int, say: Say) -> None:
+    """Time to look at the crash on the status page; a terminal's Enter ends it sooner."""
+    if sys.stdin is not None and sys.stdin.isatty():
+        say(f"\nlook at the status page now; Enter goes on, or {seconds} s do")
+        select.select([sys.stdin], [], [], seconds)
+    else:
+        say(f"\nlook at the status page now; it goes on after {seconds} s")
+        time.sleep(seconds)
 
 
 class _Checks:

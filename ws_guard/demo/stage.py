@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from ws_guard.settings import DECLARED
 from ws_guard.sizing import InputError
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +49,8 @@ print(json.dumps([found.release, found.layout.name, library, why]))
 
 def prepare_stage(python: str, layout: str | None, folder: str, say: Say) -> Stage:
     """Find FlashInfer and compile its launcher. `InputError` where there is none of that layout."""
+    if unused := [name for name in os.environ if name in DECLARED and name != "WS_GUARD_LISTEN"]:
+        say(f"not used by the demonstration, which observes: {', '.join(sorted(unused))}")
     say("looking at FlashInfer, compiling its launcher for the CPU (some seconds, once) ...")
     environment = _environment(folder)
     command = [python, "-c", _DESCRIBE]

@@ -1,9 +1,9 @@
 """The workers of the demonstration: the reported deployment's traffic through real FlashInfer.
 
-Started by `demo`, never by hand. Each worker is a process of its own, forked once torch and
-FlashInfer are loaded. It makes vLLM's sparse MLA call, so that every token of a step is a row:
-FlashInfer's own Python, its own launcher (or the stand-in), CPU tensors. It reports each step as a
-JSON line and then decodes until standard input ends.
+Started by `demo`; by hand it shows what raise and split do (docs/GUARD.md). Each worker is a
+process of its own, forked once torch and FlashInfer are loaded. It makes vLLM's sparse MLA call, so
+that every token of a step is a row: FlashInfer's own Python, its own launcher (or the stand-in),
+CPU tensors. It reports each step as a JSON line and then decodes until standard input ends.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 Both engines use argparse: `--flag value`, `--flag=value`, unambiguous beginnings; the last of a
 repeated flag counts. vLLM takes underscores for dashes and `--json-flag.key value`.
+`known_flags` has what else they take.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any, NamedTuple
 
 from ws_guard.sizing import InputError
 
+from .known_flags import KnownFlags
+
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
-# A beginning shorter than this could stand for too many flags of the engine.
-_SHORTEST_BEGINNING = 8
 
 Parser = Callable[[str], Any]
 
@@ -35,11 +36,12 @@ class Flag(NamedTuple):
 
 
 class Read(NamedTuple):
-    """`values` by field, words that belong to no flag, and flags without a bearing."""
+    """`values` by field, words that belong to no flag, flags without a bearing, unknown ones."""
 
     values: dict[str, Any]
     positional: list[str]
     ignored: list[str]
+    unknown: list[str]
     #: The last word behind an unknown flag that had several: a value, or the command's own.
     behind: str | None = None
 
@@ -73,34 +75,32 @@ def json_object(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def read_flags(
-    words: Sequence[str], flags: Sequence[Flag], switches: frozenset[str] = frozenset()
-) -> Read:
-    """Read a command's words; `switches` are flags without a bearing that take no value."""
+def read_flags(words: Sequence[str], flags: Sequence[Flag], known: KnownFlags) -> Read:
+    """Read a command's words: the values of `flags`, and which others the engine has or has not."""
     table = {spelling: flag for flag in flags for spelling in flag.spellings}
-    values: dict[str, Any] = {}
-    positional: list[str] = []
-    ignored: list[str] = []
-    behind: str | None = None
+    read = Read({}, [], [], [])
     rest = list(words)
     while rest:
         word = rest.pop(0)
         if not _is_flag(word):
-            positional.append(word)
+            read.positional.append(word)
             continue
         name, equals, text = word.partition("=")
         name, path = _normal(name)
-        flag = _find(name, table)
+        whole = known.complete(name)
+        flag = table.get(whole or name)
         if flag is None:
-            ignored.append(name)
-            if not equals and name not in switches:
-                behind = _drop_values(rest) or behind
+            (read.unknown if whole is None else read.ignored).append(name)
+            if not equals:
+                many = "*" if whole is None else known.values.get(whole, "0")
+                behind = _drop_values(rest, many)
+                read = read._replace(behind=behind or read.behind)
         elif flag.parse is None:
-            values[flag.field] = flag.constant
+            read.values[flag.field] = flag.constant
         else:
             value = text if equals else _next(rest, name)
-            _store(values, flag, name, path, value)
-    return Read(values, positional, ignored, behind)
+            _store(read.values, flag, name, path, value)
+    return read
 
 
 def _is_flag(word: str) -> bool:
@@ -113,26 +113,20 @@ def _normal(name: str) -> tuple[str, list[str]]:
     return (head.replace("_", "-") if head.startswith("--") else head), path
 
 
-def _find(name: str, table: dict[str, Flag]) -> Flag | None:
-    if name in table or not name.startswith("--") or len(name) < _SHORTEST_BEGINNING:
-        return table.get(name)
-    hits = {flag for spelling, flag in table.items() if spelling.startswith(name)}
-    return hits.pop() if len(hits) == 1 else None
-
-
 def _next(rest: list[str], name: str) -> str:
     if not rest or (_is_flag(rest[0]) and rest[0] != "-1"):
         raise InputError(f"{name} of the launch command has no value")
     return rest.pop(0)
 
 
-def _drop_values(rest: list[str]) -> str | None:
-    """Skip the values of a flag that is not known here: up to the next flag.
+def _drop_values(rest: list[str], values: str) -> str | None:
+    """Skip the values of a flag that is not read here: as many as it has, or up to the next flag.
 
     Of several the last is returned: it may be no value, but a word of the command.
     """
-    dropped = []
-    while rest and not _is_flag(rest[0]):
+    most = {"0": 0, "1": 1, "?": 1}.get(values, len(rest))
+    dropped: list[str] = []
+    while rest and len(dropped) < most and not _is_flag(rest[0]):
         dropped.append(rest.pop(0))
     return dropped[-1] if len(dropped) > 1 else None
 

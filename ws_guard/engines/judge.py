@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ws_guard.sizing import Call, InputError, Layout, Plan, judge
+from ws_guard.sizing.slabs import ceil_div
 
 from .launch import Launch
 from .model import DEFAULT_INDEX_TOPK
@@ -128,19 +129,23 @@ def default_bytes(site: Site, launch: Launch) -> int:
     """The site's size without a slab: what it has where nobody sets the variable."""
     if site.lse_size_bytes is not None and launch.dcp > 1:
         return site.lse_size_bytes
-    return site.size_bytes * (launch.dcp if site.size == "env_x_dcp" else 1)
+    return site.size_bytes * site.times(launch.dcp)
 
 
 def workspace_bytes(site: Site, launch: Launch) -> int:
     """The size that the launch gives a site, in bytes."""
     if site.size != "fixed" and launch.workspace_bytes is not None:
-        times = launch.dcp if site.size == "env_x_dcp" else 1
-        return launch.workspace_bytes * times
+        return launch.workspace_bytes * site.times(launch.dcp)
     base = default_bytes(site, launch)
     if site.size == "computed" and launch.dcp > 1:
         rows = kernel_heads(site, launch) * launch.max_num_batched_tokens
         return base + STATS_BYTES * rows * STATS_Q_ROUNDING + STATS_GUARD_BYTES
     return base
+
+
+def variable_bytes(judged: Judged, launch: Launch) -> int:
+    """The least value of the engine's variable that gives a site what is recommended."""
+    return ceil_div(judged.plan.recommended_workspace_bytes, judged.site.times(launch.dcp))
 
 
 def worst_of(judged: list[Judged]) -> Judged:

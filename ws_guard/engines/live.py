@@ -7,7 +7,7 @@ from typing import Any
 
 from ws_guard.sizing import ENTRY_OF_OP, Layout, judge
 
-from .judge import Judged, default_bytes, judge_site, planned_call
+from .judge import Judged, default_bytes, judge_site, planned_call, variable_bytes
 from .launch import Launch
 from .releases import engine_named, find_release, sites_of
 from .remedy import remedy
@@ -57,8 +57,7 @@ def _advice(engine: Engine, launch: Launch, each: Judged, env: dict[str, str]) -
         return {"env": {}, "recommended_workspace_bytes": None}
     if each.plan.fits:
         return {"env": {}}
-    times = launch.dcp if each.site.size == "env_x_dcp" else 1
-    return {"env": env or {engine.env: str(-(-each.plan.recommended_workspace_bytes // times))}}
+    return {"env": env or {engine.env: str(variable_bytes(each, launch))}}
 
 
 def site_names(sites: Iterable[Site]) -> dict[tuple[str, str], str]:

@@ -13,9 +13,10 @@ from .command import parse_command
 from .config_file import config_words
 from .flags import Read, read_flags
 from .hub import read_config
+from .known_flags import known_flags
 from .launch import Launch
 from .model import Model, assumed_model, merge, model_of
-from .releases import engine_named, find_release
+from .releases import engine_named, find_release, is_newer_than_seen
 from .sites import MODEL_KINDS, Engine, EngineRelease, ModelKind
 
 _SPECIFIC = {"vllm": vllm_command, "sglang": sglang_command}
@@ -61,9 +62,7 @@ def read_launch(
         name, set_by_command = parsed.engine, {**environ, **parsed.environ}
         read = _read_words(name, parsed.words, parsed.positional_model)
         values = read.values
-        if read.ignored:
-            flags = ", ".join(dict.fromkeys(read.ignored))
-            notes.append(f"ignored, without a bearing on the workspace or unknown: {flags}")
+        notes += _beside(name, read, newer=is_newer_than_seen(name, asked.engine_version))
     if name is None:
         raise InputError("--engine is missing: pass vllm or sglang")
     engine = engine_named(name)
@@ -97,14 +96,16 @@ def _draft_tokens(asked: Asked, launch: Launch) -> int:
 def _read_words(engine: str, words: list[str], positional_model: bool) -> Read:
     """The command's flags, those of its `--config` before them; a positional model wins."""
     specific = _SPECIFIC[engine]
-    read = read_flags(words, specific.FLAGS, specific.SWITCHES)
+    known = known_flags(engine)
+    read = read_flags(words, specific.FLAGS, known)
     path = read.values.pop("config", None)
     if path is not None:
-        below = read_flags(config_words(path), specific.FLAGS, specific.SWITCHES)
+        below = read_flags(config_words(path), specific.FLAGS, known)
         read = Read(
             {**below.values, **read.values},
             read.positional,
             [*below.ignored, *read.ignored],
+            [*below.unknown, *read.unknown],
             read.behind,
         )
     if positional_model and read.positional:
@@ -113,6 +114,42 @@ def _read_words(engine: str, words: list[str], positional_model: bool) -> Read:
         # `vllm serve --host 0.0.0.0 MODEL -tp 8`: the model stands behind an unknown flag's value.
         read.values.setdefault("model", read.behind)
     return read
+
+
+def _beside(engine: str, read: Read, *, newer: bool) -> list[str]:
+    """Notes on flags that were not read. `InputError` for one that looks like a misspelt one.
+
+    A plan without that size would be wrong. Of a release newer than any looked at it is not known
+    which flags it has: a note, then.
+    """
+    notes = []
+    if read.ignored:
+        flags = ", ".join(dict.fromkeys(read.ignored))
+        notes.append(f"ignored, without a bearing on the workspace: {flags}")
+    mine, lent = _spellings(engine), _lent(engine)
+    for flag in dict.fromkeys(read.unknown):
+        meant = known_flags(engine).meant(flag, mine, lent)
+        if meant is not None and not newer:
+            raise InputError(
+                f"{flag} of the launch command is no flag of {engine}: did you mean {meant}?"
+            )
+        hint = f"; did you mean {meant}?" if meant else ""
+        notes.append(f"ignored, no flag of {engine} that is known here: {flag}{hint}")
+    return notes
+
+
+def _spellings(engine: str) -> dict[str, str]:
+    """The spellings of an engine's flags that bear on sizes, with the field of each."""
+    return {text: flag.field for flag in _SPECIFIC[engine].FLAGS for text in flag.spellings}
+
+
+def _lent(engine: str) -> dict[str, str]:
+    """What the other engines call such a flag, and `plan` itself: with this one's own spelling."""
+    mine = {flag.field: flag.spellings[0] for flag in reversed(_SPECIFIC[engine].FLAGS)}
+    theirs = {f"--{name.replace('_', '-')}": name for name in OWN_FIELDS}
+    for other in _SPECIFIC:
+        theirs = {**theirs, **_spellings(other)}
+    return {text: mine[field] for text, field in theirs.items() if field in mine}
 
 
 def _model(
@@ -136,7 +173,7 @@ def _model(
         else:
             model = model_of(name, merge(config, values.get("overrides") or {}))
             return model._replace(heads=asked.heads or model.heads, kind=kind or model.kind), []
-    assert asked.heads is not None, "looked at above"  # noqa: S101
+    assert asked.heads is not None, "looked at above"  # noqa: S101 - for type checkers
     model = assumed_model(kind or engine.assumed_kind, asked.heads, engine.assumed_architecture)
     return model._replace(name=name or ""), notes if kind else [*notes, engine.assumed_note]
 

@@ -46,6 +46,13 @@ def find_release(engine: Engine, wanted: str | None) -> tuple[EngineRelease, lis
     return _nearest(engine, wanted, notes)
 
 
+def is_newer_than_seen(name: str, wanted: str | None) -> bool:
+    """Whether the named release, or the installed one, is newer than any that was looked at."""
+    engine = engine_named(name)
+    wanted = wanted or installed_version(engine)
+    return wanted is not None and numbers(wanted) > numbers(engine.releases[-1].version)
+
+
 def _nearest(engine: Engine, wanted: str, notes: list[str]) -> tuple[EngineRelease, list[str]]:
     known, order = engine.releases, numbers(wanted)
     if order < numbers(known[0].version):

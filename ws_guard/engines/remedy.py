@@ -1,4 +1,4 @@
-"""What to set so that every live site fits, what it costs, and what no variable can mend."""
+"""What to set so that every live site fits, what it costs, and what only flags can mend."""
 
 from __future__ import annotations
 
@@ -6,20 +6,39 @@ from typing import NamedTuple
 
 from ws_guard.sizing import GRID_LIMIT_BATCH, Layout
 
-from .judge import Judged, judge_site, workspace_bytes
+from .judge import Judged, judge_site, variable_bytes, workspace_bytes
 from .launch import Launch
 from .sites import Engine
 
 
 class Remedy(NamedTuple):
-    """`env` to set (strings), `extra` bytes per GPU by site, and what to say beside.
+    """What makes a launch fit. `extra` are bytes per GPU by site, `notes` what to say beside.
 
-    An empty `env` with extra bytes: the engine's variable is better removed, as a note says.
+    `env` is to be set (strings), `unset` a variable that is better taken away, `flags` are to be
+    lowered to these numbers.
     """
 
     env: dict[str, str]
     extra: dict[str, int]
     notes: list[str]
+    unset: str = ""
+    flags: dict[str, int] = {}  # noqa: RUF012 - never written to
+
+    @property
+    def typed(self) -> tuple[str, ...]:
+        """All of it as one would type it."""
+        variables = (f"{name}={value}" for name, value in self.env.items())
+        flags = (f"{flag} {limit}" for flag, limit in self.flags.items())
+        taken_away = [f"unset {self.unset}"] if self.unset else []
+        return (*variables, *taken_away, *flags)
+
+
+class _Limit(NamedTuple):
+    """A flag that brings a site under its threshold, and why nothing else does."""
+
+    flag: str
+    most: int
+    note: str
 
 
 def remedy(
@@ -27,9 +46,10 @@ def remedy(
 ) -> Remedy:
     """How to make a launch fit. The notes also say what only other flags can change."""
     failing = [each for each in judged if each.live and not each.plan.fits]
-    notes = [note for each in failing for note in _flag_notes(engine, launch, each)]
+    limits = [limit for each in failing if (limit := _limit(engine, launch, each))]
+    by_flags = Remedy({}, {}, [limit.note for limit in limits], flags=_lowest(limits))
     if not any(_mendable(each) for each in failing):
-        return Remedy({}, {}, notes)
+        return by_flags
     if launch.workspace_bytes is not None:
         plain = launch._replace(workspace_bytes=None)
         if _variable_suffices(judged, plain, layouts):
@@ -39,23 +59,24 @@ def remedy(
                 if each.site.size != "fixed"
             )
             note = f"unset {engine.env} ({launch.workspace_bytes:,}): the engine's own size {sizes}"
-            return Remedy({}, _extra(judged, launch, plain), [f"{note} fits", *notes])
+            return by_flags._replace(
+                unset=engine.env,
+                extra=_extra(judged, launch, plain),
+                notes=[f"{note} fits", *by_flags.notes],
+            )
     value = max(
-        -(-each.plan.recommended_workspace_bytes // _times(each, launch))
-        for each in judged
-        if each.live and each.site.size != "fixed"
+        variable_bytes(each, launch) for each in judged if each.live and each.site.size != "fixed"
     )
     raised = launch._replace(workspace_bytes=value)
-    extra = _extra(judged, launch, raised)
-    return Remedy({engine.env: str(value)}, extra, [engine.env_note, *notes])
+    return by_flags._replace(
+        env={engine.env: str(value)},
+        extra=_extra(judged, launch, raised),
+        notes=[engine.env_note, *by_flags.notes],
+    )
 
 
 def _mendable(each: Judged) -> bool:
     return each.site.size != "fixed" and each.plan.reasons != ["grid_limit"]
-
-
-def _times(each: Judged, launch: Launch) -> int:
-    return launch.dcp if each.site.size == "env_x_dcp" else 1
 
 
 def _variable_suffices(judged: list[Judged], launch: Launch, layouts: tuple[Layout, ...]) -> bool:
@@ -77,21 +98,27 @@ def _extra(judged: list[Judged], now: Launch, then: Launch) -> dict[str, int]:
     return extra
 
 
-def _flag_notes(engine: Engine, launch: Launch, each: Judged) -> list[str]:
-    """The flags that bring a failing site under its threshold, where no variable does."""
+def _limit(engine: Engine, launch: Launch, each: Judged) -> _Limit | None:
+    """The flag that mends a failing site where no variable does."""
     plan, site = each.plan, each.site
-    tokens, seqs = engine.tokens_flag, engine.seqs_flag
+    flag = engine.tokens_flag if site.batch == "tokens" else engine.seqs_flag
     if "grid_limit" in plan.reasons:
-        flag = tokens if site.batch == "tokens" else seqs
-        limit = GRID_LIMIT_BATCH * launch.attention_dp
+        most = GRID_LIMIT_BATCH * launch.attention_dp
         why = f"a batch above {GRID_LIMIT_BATCH:,} cannot launch whatever the workspace"
-        return [f"{site.workspace}: {why}: lower {flag} to {limit}"]
-    if site.size != "fixed" or not plan.overflow_threshold_batch:
-        return []
-    limit = plan.overflow_threshold_batch
+        return _Limit(flag, most, f"{site.workspace}: {why}: lower {flag} to {most}")
+    if site.size != "fixed" or "overflow" not in plan.reasons or not plan.overflow_threshold_batch:
+        return None
+    most = plan.overflow_threshold_batch * launch.attention_dp
     if site.batch == "prefill_requests" and engine.name == "sglang":
-        flag = "--prefill-max-requests"
-    else:
-        flag, limit = (tokens if site.batch == "tokens" else seqs), limit * launch.attention_dp
-    size = f"{plan.workspace_bytes:,}"
-    return [f"{site.workspace}: its {size} bytes are fixed, no variable helps: {flag} {limit} fits"]
+        # Counted by each scheduler for itself.
+        flag, most = "--prefill-max-requests", plan.overflow_threshold_batch
+    why = f"its {plan.workspace_bytes:,} bytes are fixed, no variable helps"
+    return _Limit(flag, most, f"{site.workspace}: {why}: {flag} {most} fits")
+
+
+def _lowest(limits: list[_Limit]) -> dict[str, int]:
+    """Of each flag the lowest limit."""
+    lowest: dict[str, int] = {}
+    for flag, most, _ in limits:
+        lowest[flag] = min(most, lowest.get(flag, most))
+    return lowest

@@ -8,7 +8,7 @@ from .flags import Flag, human_number, json_object, whole_number
 from .sglang_sites import DSV4_MAX_RUNNING_REQUESTS, MAX_PREFILL_TOKENS
 from .sites import EngineRelease, ModelKind
 
-# `--tp`, `--dp` and `--dcp` are beginnings that argparse completes.
+# `--tp` and `--dp` are beginnings that argparse completes; `--dcp` and `--pp` were, once.
 _PARALLEL = (
     ("tp", ("--tp-size", "--tensor-parallel-size", "--tp")),
     ("dcp", ("--dcp-size", "--decode-context-parallel-size", "--dcp")),
@@ -40,30 +40,6 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--speculative-num-draft-tokens",), "verified_tokens", whole_number),
     Flag(("--enable-dp-attention",), "dp_attention", None, True),
     Flag(("--disable-chunked-prefix-cache",), "no_prefix_chunks", None, True),
-)
-
-#: Frequent flags without a value: a model's name may follow them.
-SWITCHES = frozenset(
-    (
-        "--trust-remote-code",
-        "--disable-radix-cache",
-        "--enable-metrics",
-        "--disable-cuda-graph",
-        "--enable-torch-compile",
-        "--enable-mixed-chunk",
-        "--enable-hierarchical-cache",
-        "--log-requests",
-        "--enable-dp-lm-head",
-        "--disable-overlap-schedule",
-        "--skip-server-warmup",
-        "--enable-eplb",
-        "--enable-two-batch-overlap",
-        "--enable-prefill-cp",
-        "--disable-shared-experts-fusion",
-        "--enable-cache-report",
-        "--allow-auto-truncate",
-        "--enable-lora",
-    )
 )
 
 _DECODE_SITES = ("trtllm_mla_decode", "trtllm_mha_decode")

@@ -70,6 +70,10 @@ class Site(NamedTuple):
     also_seen: tuple[str, ...] = ()
     note: str = ""
 
+    def times(self, dcp: int) -> int:
+        """How often the variable's value the workspace has, under a DCP group of that size."""
+        return dcp if self.size == "env_x_dcp" else 1
+
 
 class EngineRelease(NamedTuple):
     """An engine release, the FlashInfer release it ships, and its defaults on a B200.

@@ -17,6 +17,12 @@ _PARALLEL = (
     ("pp", ("--pipeline-parallel-size", "-pp")),
 )
 
+
+def _off(name: str) -> tuple[str, str]:
+    """What takes `--enable-NAME` back; the second since 0.33.0."""
+    return f"--no-enable-{name}", f"--disable-{name}"
+
+
 FLAGS: tuple[Flag, ...] = (
     *(Flag(spellings, field, whole_number) for field, spellings in _PARALLEL),
     Flag(("--model",), "model", str),
@@ -32,48 +38,13 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--attention-backend",), "attention_backend", str),
     Flag(("--attention-config", "-ac"), "attention_config", json_object),
     Flag(("--speculative-config", "-sc"), "speculative_config", json_object),
+    Flag(("--spec-tokens",), "drafted", whole_number),
     Flag(("--performance-mode",), "performance_mode", str),
     Flag(("--all2all-backend",), "all2all_backend", str),
     Flag(("--enable-expert-parallel", "-ep"), "expert_parallel", None, True),
+    Flag(_off("expert-parallel"), "expert_parallel", None, False),
     Flag(("--enable-chunked-prefill",), "chunked_prefill", None, True),
-    Flag(("--no-enable-chunked-prefill",), "chunked_prefill", None, False),
-)
-
-#: Frequent flags without a value: a model's name may follow them.
-SWITCHES = frozenset(
-    (
-        "--trust-remote-code",
-        "--enforce-eager",
-        "--enable-auto-tool-choice",
-        "--enable-prefix-caching",
-        "--no-enable-prefix-caching",
-        "--async-scheduling",
-        "--no-async-scheduling",
-        "--headless",
-        "--enable-lora",
-        "--disable-log-stats",
-        "--disable-log-requests",
-        "--enable-log-requests",
-        "--no-enable-log-requests",
-        "--enable-eplb",
-        "--enable-dbo",
-        "--disable-hybrid-kv-cache-manager",
-        "--enable-sleep-mode",
-        "--data-parallel-hybrid-lb",
-        "-dph",
-        "--data-parallel-external-lb",
-        "-dpe",
-        "--disable-custom-all-reduce",
-        "--enable-return-routed-experts",
-        "--disable-uvicorn-access-log",
-        "--language-model-only",
-        "--enable-server-load-tracking",
-        "--enable-prompt-tokens-details",
-        "--enable-force-include-usage",
-        "--skip-tokenizer-init",
-        "--disable-cascade-attn",
-        "--enable-mfu-metrics",
-    )
+    Flag(_off("chunked-prefill"), "chunked_prefill", None, False),
 )
 
 #: Step tokens where data-parallel experts run batched (deepep_low_latency, nixl_ep).
@@ -97,7 +68,7 @@ def launch_fields(values: dict[str, Any], release: EngineRelease, max_len: int) 
         **fields,
         "max_num_batched_tokens": tokens,
         "max_num_seqs": seqs,
-        "draft_tokens": _drafted(values.get("speculative_config") or {}),
+        "draft_tokens": _drafted(values),
         "attention_backends": (str(backend).upper(),) if backend and backend != "auto" else (),
         "prefill_backend": str(prefill).upper() if prefill else None,
         "kv_cache_dtype": values.get("kv_cache_dtype", "auto"),
@@ -124,8 +95,9 @@ def _limits(values: dict[str, Any], release: EngineRelease, max_len: int) -> tup
     return (min(default, requests * max_len) if max_len else default), requests
 
 
-def _drafted(speculative: dict[str, Any]) -> int:
-    drafted = speculative.get("num_speculative_tokens", 0)
+def _drafted(values: dict[str, Any]) -> int:
+    speculative = values.get("speculative_config") or {}
+    drafted = speculative.get("num_speculative_tokens", values.get("drafted", 0))
     if isinstance(drafted, bool) or not isinstance(drafted, int) or drafted < 0:
         raise InputError(f"num_speculative_tokens must be a whole number, got {drafted!r}")
     return drafted

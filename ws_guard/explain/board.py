@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from ws_guard.board import BoardError, open_board
+from ws_guard.exporter.checks import CHECKS
 from ws_guard.exporter.derive import Observed
 from ws_guard.exporter.snapshot import BoardWatch
 from ws_guard.postmortem import Trouble, find_troubles
@@ -22,11 +23,16 @@ _LAST_CALLS = 5
 
 
 class Explained(NamedTuple):
-    """What a board tells: findings, the ranks that died, and the last calls of each of them."""
+    """What a board tells: findings, the ranks that died, and the last calls of each of them.
+
+    `passed_over` says which files could not be read and why, slots of another format above all:
+    of their workers nothing is known. "" where all could be.
+    """
 
     findings: list[Finding]
     dead: list[str]
     last_calls: dict[str, list[dict[str, Any]]]
+    passed_over: str = ""
 
 
 def explain_board(settings: Settings) -> Explained:
@@ -38,12 +44,13 @@ def explain_board(settings: Settings) -> Explained:
         raise InputError(str(error)) from None
     if snapshot.fault or snapshot.state == "absent":
         reason = snapshot.fault or "there is no such directory"
-        raise InputError(f"board {settings.board}: {reason}; pass --board")
+        raise InputError(f"board {settings.board}: {reason}; pass --board DIRECTORY")
     dead = [one for one in snapshot.slots if not one.worker.alive]
     return Explained(
         findings=explain_troubles(find_troubles(snapshot.slots)),
         dead=[_name(one) for one in dead],
         last_calls={_name(one): _last_calls(one) for one in dead},
+        passed_over=CHECKS["board_readable"](snapshot, settings)[1],
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from ws_guard.sizing import DEFAULT_SM_COUNT, LAYOUTS, Call
+from ws_guard.sizing import DEFAULT_SM_COUNT, GRID_LIMIT_BATCH, LAYOUTS, Call
 from ws_guard.sizing.slabs import external_counter_bytes
 
 from .evidence import Evidence
 from .finding import Confidence, Solution
-from .limits import MOST_HEADS, kernel_heads
+from .limits import kernel_heads
+from .plausibility import rank_of_heads
 from .readings import Reading
+from .shapes import MOST_HEADS
 from .wordings import Fault
 
 _COUNTER_BYTES, _ROUNDING = 4, 8
@@ -38,8 +40,13 @@ def solve_counter(
     notes = ["the counter is a buffer of its own: the size of the workspace does not matter"]
     if slots <= -(-_sms(evidence) // _ROUNDING) * _ROUNDING:
         notes.append("the SM count alone asks for it, however few the rows")
-    likely = sorted(solutions, key=lambda each: (each.num_qo_heads not in (64, 128, 32, 16),))
-    return tuple(likely), "consistent" if likely else "unsolved", notes
+    sure: Confidence = "consistent" if solutions else "unsolved"
+    return tuple(sorted(solutions, key=_implausibility)), sure, notes
+
+
+def _implausibility(solution: Solution) -> tuple[bool, int]:
+    launches = (solution.batch_size or 0) <= GRID_LIMIT_BATCH
+    return not launches, rank_of_heads(solution.num_qo_heads)
 
 
 def _sms(evidence: Evidence) -> int:

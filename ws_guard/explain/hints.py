@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ws_guard.engines import sglang_command, vllm_command
 from ws_guard.engines.command import parse_command
 from ws_guard.engines.flags import read_flags
+from ws_guard.engines.known_flags import known_flags
 from ws_guard.sizing import InputError
 
 from . import devices
@@ -186,7 +187,7 @@ def _command(text: str, at: int) -> list[Hint]:
     try:
         command = parse_command(shlex.split(words.split(" && ")[0], comments=True))
         specific = {"vllm": vllm_command, "sglang": sglang_command}[command.engine]
-        read = read_flags(command.words, specific.FLAGS, specific.SWITCHES)
+        read = read_flags(command.words, specific.FLAGS, known_flags(command.engine))
     except (InputError, ValueError):
         return []
     hints = [Hint("engine", command.engine, 3)]
@@ -195,7 +196,8 @@ def _command(text: str, at: int) -> list[Hint]:
         hints.append(Hint("model", model))
     if any(word.startswith("-") for word in command.words):
         hints.append(Hint("complete", True))
-    drafted = (read.values.get("speculative_config") or {}).get("num_speculative_tokens")
+    speculative = read.values.get("speculative_config") or {}
+    drafted = speculative.get("num_speculative_tokens", read.values.get("drafted"))
     if type(drafted) is int and 0 < drafted < 1 << 16:
         hints.append(Hint("draft_tokens", drafted, 2))
     return hints

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ws_guard.engines.sites import Site
 
 from .evidence import Evidence
 from .readings import Reading
+from .shapes import MOST_Q_LEN, Shape
 
-#: A model's heads gathered over a group stay below; a divisor above is no head count.
-MOST_HEADS = 1024
-#: Query tokens of a row; more than any model's context.
-MOST_Q_LEN = 1 << 20
 #: Speculation that is not told drafts a few tokens; beyond this nobody does.
 _MOST_DRAFTED = 64
-
-
-class Shape(NamedTuple):
-    """Heads, rows, and the query lengths from `low` to `high` that ask for the same slab."""
-
-    heads: int
-    batch: int
-    low: int
-    high: int
 
 
 def kernel_heads(reading: Reading, evidence: Evidence) -> set[int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 #: A message inside JSON inside JSON is as deep as it gets.
@@ -19,7 +19,7 @@ _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _POD = re.compile(r"\[pod/([^\]\s]+)\]\s")
 _COMPOSE = re.compile(r"([\w.-]{1,80})\s+\|\s")
 #: The container runtime's own files: P marks a part of a longer line.
-_CRI = re.compile(rf"{_STAMP} (?:stdout|stderr) ([FP])(?:\s|$)")
+_CRI = re.compile(rf"{_STAMP} (stdout|stderr) ([FP])(?:\s|$)")
 _TIME = re.compile(rf"{_STAMP}\s+")
 #: journalctl and syslog: `Jul 05 12:00:01 host unit[123]: `.
 _JOURNAL = re.compile(
@@ -51,12 +51,13 @@ _SUPERVISORS = ("EngineCore", "APIServer", "VLLM", "MainProcess")
 class Line(NamedTuple):
     """A line without its wraps. `source` is the pod or host, `rank` the worker; "" where unsaid.
 
-    `partial`: the next line of the same source goes on without a break.
+    `partial`: the next line of the same source and stream goes on without a break.
     """
 
     source: str
     rank: str
     text: str
+    stream: str = ""
     partial: bool = False
 
     @property
@@ -75,15 +76,9 @@ def blanked(text: str) -> str:
     return _ANSI.sub(lambda match: " " * len(match[0]), text)
 
 
-def joined(lines: Iterable[Line]) -> str:
-    """The texts of lines, those that are parts of one without a break between them."""
-    return "".join(each.text + ("" if each.partial else "\n") for each in lines)
-
-
 def unwrap(raw: str) -> Line:
-    """A line as its process wrote it."""
-    text = _ANSI.sub("", raw).strip("\r\n\x00\ufeff")
-    line = Line("", "", text)
+    """A line as its process wrote it, or the part of one that a runtime cut it into."""
+    line = Line("", "", _ANSI.sub("", raw).strip("\r\n\x00\ufeff"))
     for _ in range(_MOST_WRAPS):
         inner = _peel(line)
         if inner == line:
@@ -92,13 +87,46 @@ def unwrap(raw: str) -> Line:
     return line
 
 
+def parts_of_lines(lines: Iterable[Line]) -> list[list[Line]]:
+    """The parts of each line, in the order in which the lines begin.
+
+    Between the parts of a line stand those of other sources and of its source's other stream.
+    """
+    every: list[list[Line]] = []
+    unfinished: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        place = line.source, line.stream
+        parts = unfinished.pop(place, None)
+        if parts is None:
+            every.append(parts := [])
+        parts.append(line)
+        if line.partial:
+            unfinished[place] = parts
+    return every
+
+
+def whole_line(parts: Sequence[Line]) -> Line:
+    """A line of its parts: the first of them has the prefixes."""
+    text = "".join(part.text for part in parts)
+    return parts[0]._replace(text=text, partial=parts[-1].partial)
+
+
+def whole_lines(lines: Iterable[Line]) -> list[Line]:
+    """Lines with those that are parts of one put together."""
+    return [whole_line(parts) for parts in parts_of_lines(lines)]
+
+
 def _peel(line: Line) -> Line:
     """One wrap less; the line itself where none is left."""
     text = line.text.lstrip()
     if text.startswith("{") and (told := _from_json(text)) is not None:
-        source, message, partial = told
-        message = _ANSI.sub("", message)
-        return Line(source or line.source, line.rank, message, partial or line.partial)
+        return told._replace(
+            source=told.source or line.source,
+            rank=line.rank,
+            text=_ANSI.sub("", told.text),
+            stream=told.stream or line.stream,
+            partial=told.partial or line.partial,
+        )
     for pattern, tell in _PREFIXES:
         if match := pattern.match(text):
             return tell(line, match)._replace(text=text[match.end() :])
@@ -108,6 +136,10 @@ def _peel(line: Line) -> Line:
 def _pod(name: str) -> str:
     """`vllm-0` of `vllm-0/engine`: containers of one pod share its ranks."""
     return name.partition("/")[0]
+
+
+def _part(line: Line, match: re.Match[str]) -> Line:
+    return line._replace(stream=match[1], partial=line.partial or match[2] == "P")
 
 
 def _host(line: Line, match: re.Match[str]) -> str:
@@ -126,7 +158,7 @@ def _process(match: re.Match[str]) -> str:
 _PREFIXES: tuple[tuple[re.Pattern[str], Callable[[Line, re.Match[str]], Line]], ...] = (
     (_POD, lambda line, match: line._replace(source=_pod(match[1]))),
     (_COMPOSE, lambda line, match: line._replace(source=match[1])),
-    (_CRI, lambda line, match: line._replace(partial=line.partial or match[1] == "P")),
+    (_CRI, _part),
     (_PROCESS, lambda line, match: line._replace(rank=_process(match))),
     (_SGLANG, lambda line, match: line._replace(rank=match[1].strip())),
     (_RANK, lambda line, match: line._replace(rank=f"rank {match[1] or match[2]}")),
@@ -138,8 +170,8 @@ _PREFIXES: tuple[tuple[re.Pattern[str], Callable[[Line, re.Match[str]], Line]], 
 # -- JSON -----------------------------------------------------------------------------------------
 
 
-def _from_json(text: str) -> tuple[str, str, bool] | None:
-    """(source, message, partial) of a JSON line; None where it is none."""
+def _from_json(text: str) -> Line | None:
+    """What a JSON line tells; None where it is none."""
     if not text.rstrip().endswith("}"):
         return None
     try:
@@ -153,12 +185,14 @@ def _from_json(text: str) -> tuple[str, str, bool] | None:
     messages = (_spoken(told.get(key)) for key in _MESSAGES)
     message = next((each for each in messages if each is not None), None)
     if message is None:
-        return source, "\n".join(strings), False
+        return Line(source, "", "\n".join(strings))
     if len(strings) == 1 or "log" in told:
         # Docker: a line that goes on has no line break at its end.
-        partial = "stream" in told and isinstance(told.get("log"), str) and message[-1:] != "\n"
-        return source, message.rstrip("\n"), partial
-    return source, "\n".join([message, *(each for each in strings if each != message)]), False
+        stream = told.get("stream") if isinstance(told.get("log"), str) else None
+        partial = stream is not None and message[-1:] != "\n"
+        name = stream if isinstance(stream, str) else ""
+        return Line(source, "", message.rstrip("\n"), name[:_LONGEST_NAME], partial)
+    return Line(source, "", "\n".join([message, *(each for each in strings if each != message)]))
 
 
 def _find(told: dict[str, object], key: str, depth: int = 3) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from . import memory
+from .faults import rank_names
 from .finding import Finding
-from .reader import LogReader, merged, rank_names
+from .reader import LogReader
 from .source import open_log
 from .verdict import finding_of
 
@@ -23,13 +24,13 @@ def explain_log(path: str, environ: Mapping[str, str] | None = None) -> list[Fin
         found = LogReader().read(source)
     known = found.hints.evidence(environ)
     told = [
-        (fault, origins, sites)
-        for fault, origins, sites in merged(found)
-        if fault.kind != "out_of_memory" or memory.concerns_workspace(fault, known)
+        met
+        for met in found.faults
+        if met.fault.kind != "out_of_memory" or memory.concerns_workspace(met.fault, known)
     ]
     findings = (
-        finding_of(fault, rank_names(origins), known._replace(sites=sites))
-        for fault, origins, sites in told
+        finding_of(met.fault, rank_names(met.origins), known._replace(sites=tuple(met.sites)))
+        for met in told
     )
     if len(told) <= 1:
         return list(findings)

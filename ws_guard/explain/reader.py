@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
 from . import hints as hinting
 from .evidence import Hints
-from .lines import Line, blanked, is_supervisor, joined, unwrap
+from .faults import Faults, Met
+from .lines import Line, blanked, unwrap, whole_lines
+from .neighbours import faults_around, is_cut, is_of
 from .search import Searcher
 from .source import Source
 from .trace import allocating, sites_in
@@ -30,12 +32,9 @@ _MOST_AREAS = 200
 _MOST_HITS = 40_000
 _MOST_ALIKE = 4_096
 _MOST_KINDS = 1 << 14
-#: Distinct faults that are told: a crash has a few, anything else is no log.
-MOST_FAULTS = 100
 _MOST_TRACES = 50
 _MOST_AROUND = 500
 _LONGEST_MESSAGE = 4_096
-_LINES_BEFORE, _LINES_BEHIND = 12, 12
 #: journald writes a message with colours as a list of numbers: that of one worker in a log of
 #: gigabytes, it may be.
 _LISTED = (b'"MESSAGE":[', b'"MESSAGE": [', b'"MESSAGE" : [')
@@ -46,15 +45,12 @@ _SPLIT_MARKS = dict.fromkeys((b"stderr P ", b"stdout P ", b'"log":', *_LISTED), 
 _DOCKER_PART = re.compile(rb'(?<!\\n)", ?"stream"')
 _TRACE_CHARS = 8_192
 
-Origin = tuple[str, str]
-
 
 class Found(NamedTuple):
-    """What a log holds: faults with the (source, rank) of each that met them, and hints."""
+    """What a log holds: faults, each once, and hints."""
 
-    faults: dict[Fault, list[Origin]]
+    faults: list[Met]
     hints: Hints
-    sites: dict[Fault, tuple[str, ...]]
 
 
 class LogReader:
@@ -67,8 +63,7 @@ class LogReader:
         self._start = 0  # of the buffer within the log
         self._alike: Counter[bytes] = Counter()
         self._examined = 0  # position in the log up to which words were looked at
-        self._faults: dict[Fault, dict[Origin, None]] = {}
-        self._sites: dict[Fault, dict[str, None]] = {}
+        self._faults = Faults()
         self._traces = self._around = 0
         self._hints = Hints()
         self._areas = 0
@@ -91,9 +86,7 @@ class LogReader:
                 self._start += kept
                 filled, searched = filled - kept, end - kept
         self._view.release()
-        faults = {fault: list(origins) for fault, origins in self._faults.items()}
-        sites = {fault: tuple(names) for fault, names in self._sites.items()}
-        return Found(faults, self._hints, sites)
+        return Found(self._faults.merged(), self._hints)
 
     def _fill(self, source: Source, filled: int) -> tuple[int, bool]:
         while filled < len(self._view):
@@ -148,7 +141,7 @@ class LogReader:
 
     def _take_split_hints(self, raw: str) -> None:
         """The hints of a part whose lines are cut or spelled out: put together first."""
-        text = joined(map(unwrap, raw.split("\n")))
+        text = "\n".join(each.text for each in whole_lines(map(unwrap, raw.split("\n"))))
         found = (
             (at, word)
             for word, most in hinting.NEEDLES.items()
@@ -190,50 +183,36 @@ class LogReader:
             self._examined = self._start + end
         line = unwrap(self._text(start, end))
         found = list(faults_in(line.text))
-        if not found or any(map(_is_cut, found)):
-            found = self._faults_around(line, start, end, filled) or found
+        if not found or any(map(is_cut, found)):
+            line, around = self._faults_around(line, start, end, filled)
+            found = around or found
         for fault in found:
             self._keep(fault, line, start)
         if found:
             self._area(searcher, at, filled)
 
-    def _faults_around(self, line: Line, start: int, end: int, filled: int) -> list[Fault]:
-        """Faults of the line with its neighbours of the same origin: messages get wrapped."""
+    def _faults_around(
+        self, line: Line, start: int, end: int, filled: int
+    ) -> tuple[Line, list[Fault]]:
+        """The line as a whole, and its faults where they reach into the lines around it."""
         self._around += 1
         if self._around > _MOST_AROUND:
-            return []
-        before = self._text(max(0, start - _MARGIN), max(0, start - 1)).split("\n")
-        behind = self._text(min(end + 1, filled), min(end + 1 + _MARGIN, filled)).split("\n")
-        above = [each for each in map(unwrap, before[-8 * _LINES_BEFORE :]) if _same(each, line)]
-        below = [each for each in map(unwrap, behind[: 8 * _LINES_BEHIND]) if _same(each, line)]
-        lines = [*above[-_LINES_BEFORE:], line, *below[:_LINES_BEHIND]]
-        found = list(faults_in(joined(lines)))
-        if found and not any(map(_is_cut, found)):
-            return found
-        # A terminal breaks lines in the middle of a word: then nothing belongs between them.
-        glued = list(faults_in("".join(each.text for each in lines)))
-        return glued if glued and not any(map(_is_cut, glued)) else found
+            return line, []
+        above = self._text(max(0, start - _MARGIN), max(0, start - 1)).split("\n")
+        below = self._text(min(end + 1, filled), min(end + 1 + _MARGIN, filled)).split("\n")
+        return faults_around(line, above, below)
 
     def _keep(self, fault: Fault, line: Line, start: int) -> None:
-        if fault not in self._faults and len(self._faults) >= MOST_FAULTS:
+        if not self._faults.has_room_for(fault):
             return
         trace = ""
         if self._traces < _MOST_TRACES:
             self._traces += 1
             trace = self._text(max(0, start - _TRACE_CHARS), start)
         if fault.kind == "out_of_memory":
-            above = [each.text for each in map(unwrap, trace.split("\n")) if _same(each, line)]
+            above = [each.text for each in map(unwrap, trace.split("\n")) if is_of(each, line)]
             fault = fault._replace(caller=allocating(above))
-        self._faults.setdefault(fault, {})[line.origin] = None
-        names = self._sites.setdefault(fault, {})
-        names.update(dict.fromkeys(sites_in(trace)))
-
-
-def _is_cut(fault: Fault) -> bool:
-    """Whether a message tells less than its wording has."""
-    if fault.kind == "overflow" and fault.old:
-        return False
-    return fault.size is None or fault.available is None
+        self._faults.add(fault, line.origin, sites_in(trace))
 
 
 def _places(text: str, word: str) -> Iterator[int]:
@@ -241,64 +220,3 @@ def _places(text: str, word: str) -> Iterator[int]:
     while at >= 0:
         yield at
         at = text.find(word, at + 1)
-
-
-def _same(each: Line, line: Line) -> bool:
-    """Whether a line goes on where another left off: of one origin, or of none."""
-    return each.origin == line.origin or (not each.rank and each.source == line.source)
-
-
-def merged(found: Found) -> list[tuple[Fault, list[Origin], tuple[str, ...]]]:
-    """Faults that are the same one told more or less fully, together."""
-    groups: list[tuple[Fault, dict[Origin, None], dict[str, None]]] = []
-    fullest = sorted(found.faults, key=lambda fault: (fault.available is None, fault.line is None))
-    for fault in fullest:
-        for index, (known, origins, sites) in enumerate(groups):
-            if _is_same(known, fault):
-                groups[index] = _together(known, fault), origins, sites
-                break
-        else:
-            origins, sites = {}, {}
-            groups.append((fault, origins, sites))
-        origins.update(dict.fromkeys(found.faults[fault]))
-        sites.update(dict.fromkeys(found.sites[fault]))
-    return [(fault, list(origins), tuple(sites)) for fault, origins, sites in groups]
-
-
-def _is_same(one: Fault, other: Fault) -> bool:
-    if (one.kind, one.slab, one.size) != (other.kind, other.slab, other.size):
-        return False
-    if one.kind == "out_of_memory":
-        return True  # every rank has a little more or less free
-    if other.kind == "locked":
-        return one.caller == other.caller and one.available == other.available
-    return other.available is None or one.available == other.available
-
-
-def _together(one: Fault, other: Fault) -> Fault:
-    lines = [each.line for each in (one, other) if each.line is not None]
-    free = [each.available for each in (one, other) if each.available is not None]
-    return one._replace(
-        line=lines[0] if lines else None,
-        available=min(free) if free else None,
-        total=one.total or other.total,
-        caller=one.caller or other.caller,
-    )
-
-
-def rank_names(origins: Iterable[Origin]) -> tuple[str, ...]:
-    """Names of those that met a fault: workers, else who told of them; pods only where several."""
-    every = list(origins)
-    workers = [each for each in every if each[1] and not is_supervisor(each[1])]
-    chosen = workers or [each for each in every if any(each)]
-    several = len({source for source, _ in chosen}) > 1
-    names = {
-        "/".join(filter(None, (source, rank))) if several or not rank else rank
-        for source, rank in chosen
-    }
-    return tuple(sorted(names, key=_natural))
-
-
-def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
-    parts = re.findall(r"\d{1,18}|\D+|\d", name)
-    return tuple((not part.isdigit(), int(part) if part.isdecimal() else 0, part) for part in parts)

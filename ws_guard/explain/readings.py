@@ -111,7 +111,7 @@ def _reading(slab: str, layout: Layout, entry: Entry) -> Reading | None:
             return Reading(layout, entry, carved, step.size)
         # Only the counter stands before another slab, and it is a multiple of the alignment.
         carved += layout.counter_bytes if step.size == "counter" else 0
-    assert carved % ALIGNMENT == 0  # noqa: S101
+    assert carved % ALIGNMENT == 0  # noqa: S101 - the layouts are ours
     return None
 
 
@@ -130,8 +130,8 @@ def engine_readings(
     found: dict[tuple[object, ...], Reading] = {}
     for engine in engines:
         named = _release(engine, evidence)
-        if evidence.engine_version and named is None and not _between(engine, evidence):
-            continue  # a release before those of the table
+        if precedes_table(engine, evidence):
+            continue
         for release in [named] if named else engine.releases:
             for site in sites_of(engine, release):
                 for layout in _of_release(layouts, release, evidence):
@@ -145,12 +145,12 @@ def engine_readings(
     return named_sites or list(found.values())
 
 
-def _between(engine: Engine, evidence: Evidence) -> bool:
-    """Whether a version that is not in the table lies within or behind it."""
+def precedes_table(engine: Engine, evidence: Evidence) -> bool:
+    """Whether the log is of a release before those of the engine's table."""
     try:
-        return numbers(evidence.engine_version or "") >= numbers(engine.releases[0].version)
+        return numbers(evidence.engine_version or "") < numbers(engine.releases[0].version)
     except InputError:
-        return True
+        return False
 
 
 def _of_release(

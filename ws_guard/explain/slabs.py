@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ws_guard.engines.releases import ENGINES
 from ws_guard.sizing import (
-    DEFAULT_WORKSPACE_BYTES,
-    GRID_LIMIT_BATCH,
     NATIVE_SLABS,
     Call,
     Layout,
@@ -23,23 +20,21 @@ from ws_guard.sizing.slabs import slab_bytes
 
 from .evidence import Evidence
 from .finding import Confidence, Solution
-from .limits import MOST_HEADS, MOST_Q_LEN, Shape, kernel_heads, likely_heads, planned_rows, within
+from .limits import kernel_heads, planned_rows, within
+from .plausibility import Candidate, by_plausibility
 from .readings import Reading, engine_readings, generic_readings, known_layouts
+from .shapes import MOST_BATCH, Shape, each_once, shapes_of
 from .slab_notes import SET_ASIDE, reading_notes, unsolved
 from .wordings import Fault
 
 SLABS = frozenset(NATIVE_SLABS.values())
 
-_STATS_BYTES = 8
-_INT32_MAX = (1 << 31) - 1
-#: Query heads of one rank, or of a gathered group, the most frequent first.
-_COMMON_HEADS = (64, 128, 32, 16, 96, 8, 48, 40, 56, 80, 24, 12, 28, 20, 4, 2, 1)
 _MOST_SOLUTIONS = 20_000
 _MOST_THRESHOLDS = 64
 
 
 class Solved(NamedTuple):
-    """What a slab's size and the rest leave. `reading` is the most plausible one."""
+    """What a slab's size and the rest leave. `readings`: the most plausible one first."""
 
     layouts: tuple[str, ...]
     workspaces: tuple[int, ...]
@@ -48,13 +43,8 @@ class Solved(NamedTuple):
     need_bytes: int | None
     planned_bytes: int
     confidence: Confidence
-    reading: Reading | None
+    readings: tuple[Reading, ...]
     notes: tuple[str, ...]
-
-
-class _Candidate(NamedTuple):
-    reading: Reading
-    shape: Shape
 
 
 def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
@@ -72,9 +62,9 @@ def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
         notes += [SET_ASIDE] if candidates else []
     if not candidates:
         notes.append(unsolved(fault, layouts))
-        return Solved((), (), (), None, None, fault.size or 0, "unsolved", None, tuple(notes))
+        return Solved((), (), (), None, None, fault.size or 0, "unsolved", (), tuple(notes))
     kept = list({each.reading.key: each.reading for each in candidates}.values())
-    shapes = list(dict.fromkeys(each.shape for each in candidates))
+    shapes = each_once(each.shape for each in candidates)
     workspaces = _workspaces(fault, kept, evidence)
     one_shape = len(shapes) == 1 and shapes[0].low == shapes[0].high
     one_layout = len({each.layout.name for each in kept}) == 1
@@ -91,7 +81,7 @@ def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
         need_bytes=max(each.carved for each in kept) + (fault.size or 0),
         planned_bytes=_planned_bytes(fault, candidates, limits),
         confidence="exact" if exact else "consistent",
-        reading=candidates[0].reading,
+        readings=tuple(kept),
         notes=tuple(notes),
     )
 
@@ -106,14 +96,14 @@ def _counter(fault: Fault, layouts: tuple[Layout, ...], notes: list[str]) -> Sol
     with_counter = tuple(each.name for each in layouts if each.counter_bytes == fault.size)
     if not with_counter:
         text = f"no layout carves a counter of {fault.size:,} bytes"
-        return Solved((), (), (), None, None, fault.size or 0, "unsolved", None, (*notes, text))
+        return Solved((), (), (), None, None, fault.size or 0, "unsolved", (), (*notes, text))
     notes.append(
         "the counter slab is 8192 * 256 * 4 bytes whatever the call: the workspace is smaller than "
         "that, or what was handed over is not the workspace"
     )
     # It is carved first: what is available is the workspace.
     sizes = () if fault.available is None else (fault.available,)
-    return Solved(with_counter, sizes, (), None, fault.size, 0, "consistent", None, tuple(notes))
+    return Solved(with_counter, sizes, (), None, fault.size, 0, "consistent", (), tuple(notes))
 
 
 def _readings(fault: Fault, layouts: tuple[Layout, ...], evidence: Evidence) -> list[Reading]:
@@ -134,89 +124,24 @@ def _shapes(fault: Fault, reading: Reading, evidence: Evidence) -> Iterator[Shap
     """Every call within the limits that asks for exactly the size."""
     if fault.size is None:
         return
-    per_token = reading.rule == "stats_per_token"
-    for heads, units in _heads_and_units(fault.size, reading, kernel_heads(reading, evidence)):
-        for shape in _per_token(heads, units) if per_token else _padded(heads, units, reading):
-            if kept := within(shape, reading, evidence):
-                yield kept
+    for shape in shapes_of(fault.size, reading, kernel_heads(reading, evidence)):
+        if kept := within(shape, reading, evidence):
+            yield kept
 
 
-def _heads_and_units(
-    size: int, reading: Reading, known: set[int] | None
-) -> Iterator[tuple[int, int]]:
-    """(heads, the rest of the product): sum of tokens, or rows times steps of 256 tokens."""
-    per_token = reading.rule == "stats_per_token"
-    rounding = 1 if per_token else reading.layout.q_rounding
-    guard = 0 if per_token else reading.layout.guard_bytes
-    product, rest = divmod(size - guard, _STATS_BYTES * rounding)
-    if rest or product <= 0:
-        return
-    for heads in sorted(known) if known is not None else range(1, MOST_HEADS + 1):
-        if product % heads == 0:
-            yield heads, product // heads
-
-
-def _padded(heads: int, units: int, reading: Reading) -> Iterator[Shape]:
-    rounding = reading.layout.q_rounding
-    for steps in range(1, min(units, MOST_Q_LEN // rounding) + 1):
-        if units % steps == 0 and units // steps <= _INT32_MAX:
-            yield Shape(heads, units // steps, (steps - 1) * rounding + 1, steps * rounding)
-
-
-def _per_token(heads: int, tokens: int) -> Iterator[Shape]:
-    """Rows of one length; rows of several lengths ask the same for the same tokens."""
-    if tokens > _INT32_MAX:
-        return
-    root = min(int(tokens**0.5) + 1, MOST_Q_LEN)
-    for part in range(1, root + 1):
-        if tokens % part == 0:
-            for q_len in {part, tokens // part}:
-                if q_len <= MOST_Q_LEN and tokens // q_len <= _INT32_MAX:
-                    yield Shape(heads, tokens // q_len, q_len, q_len)
-
-
-def _ranked(fault: Fault, readings: list[Reading], evidence: Evidence) -> list[_Candidate]:
+def _ranked(fault: Fault, readings: list[Reading], evidence: Evidence) -> list[Candidate]:
     """Candidates, the most plausible first."""
     if evidence.batch is not None and evidence.kernel_heads is not None:
         # A slot tells the call itself: nothing is to be solved.
         q_len = evidence.q_len or 1
         told = Shape(evidence.kernel_heads, evidence.batch, q_len, q_len)
-        return [_Candidate(reading, told) for reading in readings]
-    likely = likely_heads(evidence)
-    known = _known_sizes(evidence)
-
-    def plausibility(candidate: _Candidate) -> tuple[object, ...]:
-        reading, shape = candidate
-        size = None if fault.available is None else reading.workspace_bytes(fault.available)
-        common = shape.heads in _COMMON_HEADS
-        order = _COMMON_HEADS.index(shape.heads) if common else MOST_HEADS + shape.heads
-        return (
-            reading.rule == "stats_per_token",
-            shape.batch > GRID_LIMIT_BATCH,
-            bool(likely) and shape.heads not in likely,
-            shape.low > 1,
-            size not in known,
-            order,
-            shape.low,
-            ("decode", "ragged", "context", "dsv4").index(reading.entry),
-            reading.layout.name != "C",
-        )
-
+        return [Candidate(reading, told) for reading in readings]
     found = [
-        _Candidate(reading, shape)
+        Candidate(reading, shape)
         for reading in readings
         for shape in _shapes(fault, reading, evidence)
     ]
-    return sorted(found, key=plausibility)
-
-
-def _known_sizes(evidence: Evidence) -> set[int | None]:
-    """Sizes that engines give their workspaces, and what the log says was set."""
-    sizes: set[int | None] = {evidence.env_bytes, evidence.workspace_bytes} - {None}
-    for engine in ENGINES.values():
-        for site in engine.sites:
-            sizes |= {site.size_bytes, site.lse_size_bytes or site.size_bytes}
-    return sizes
+    return by_plausibility(found, fault, evidence)
 
 
 def _solution(shape: Shape) -> Solution:
@@ -236,12 +161,12 @@ def _workspaces(fault: Fault, kept: list[Reading], evidence: Evidence) -> tuple[
     return tuple(dict.fromkeys(each.workspace_bytes(fault.available) for each in kept))
 
 
-def _call(candidate: _Candidate, batch: int) -> Call:
+def _call(candidate: Candidate, batch: int) -> Call:
     shape = candidate.shape
     return Call(candidate.reading.entry, shape.heads, batch, shape.low, lse=True)
 
 
-def _threshold(fault: Fault, candidates: list[_Candidate], evidence: Evidence) -> int | None:
+def _threshold(fault: Fault, candidates: list[Candidate], evidence: Evidence) -> int | None:
     """The largest batch that fits, where every candidate leads to the same."""
     if fault.available is None and evidence.workspace_bytes is None:
         return None
@@ -258,7 +183,7 @@ def _threshold(fault: Fault, candidates: list[_Candidate], evidence: Evidence) -
     return found.pop()
 
 
-def _planned_bytes(fault: Fault, candidates: list[_Candidate], evidence: Evidence) -> int:
+def _planned_bytes(fault: Fault, candidates: list[Candidate], evidence: Evidence) -> int:
     """The slab of the worst step that the flags allow, where heads and rows are known."""
     size = fault.size or 0
     heads = {each.shape.heads for each in candidates}
@@ -268,18 +193,9 @@ def _planned_bytes(fault: Fault, candidates: list[_Candidate], evidence: Evidenc
     return max(size, *(_worst_bytes(each, evidence) for each in candidates[:_MOST_THRESHOLDS]))
 
 
-def _worst_bytes(candidate: _Candidate, evidence: Evidence) -> int:
+def _worst_bytes(candidate: Candidate, evidence: Evidence) -> int:
     rows = planned_rows(candidate.reading, evidence)
-    if rows is None or not 0 < rows <= _INT32_MAX or candidate.reading.rule != "padded_stats":
+    if rows is None or not 0 < rows <= MOST_BATCH or candidate.reading.rule != "padded_stats":
         return 0
     worst = _call(candidate, max(rows, candidate.shape.batch))
     return slab_bytes("padded_stats", worst, candidate.reading.layout)
-
-
-def base_bytes(reading: Reading | None, evidence: Evidence) -> int:
-    """What the engine gives the site without a slab: a recommendation keeps it."""
-    site = reading.site if reading else None
-    if site is None or site.size == "fixed":
-        return DEFAULT_WORKSPACE_BYTES
-    times = (evidence.parallel("dcp") or 1) if site.size == "env_x_dcp" else 1
-    return site.size_bytes * times

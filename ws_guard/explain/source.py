@@ -90,7 +90,7 @@ class _Raw(io.RawIOBase):
         return True
 
     def readinto(self, buffer: object, /) -> int:
-        read: int = self._raw.readinto(buffer) or 0  # type: ignore[attr-defined]
+        read: int = self._raw.readinto(buffer) or 0  # type: ignore[attr-defined]  # unbuffered
         self._progress.add(read)
         return read
 

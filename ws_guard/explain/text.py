@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ws_guard.console import human_bytes
+from ws_guard.console import typed_line
+from ws_guard.units import human_bytes
 
 from .finding import Finding, Solution
 
@@ -35,7 +36,7 @@ def _lines(found: Finding) -> Iterator[str]:
     for name, value in _rows(found):
         yield f"  {name:<22}{value}"
     if found.set:
-        yield from ("", *(f"  set: {each}" for each in found.set))
+        yield from ("", *(f"  {typed_line(each)}" for each in found.set))
     elif found.recommended_workspace_bytes is not None:
         yield from ("", f"  set: workspace {human_bytes(found.recommended_workspace_bytes)}")
     if found.notes:

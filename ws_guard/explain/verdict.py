@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ws_guard.engines.releases import ENGINES, numbers
-from ws_guard.engines.sites import Engine, Site
-from ws_guard.sizing import InputError
-
 from . import counters, memory, plan_formulas, plans, slabs
+from .advice import Advice, advise_plan, advise_slab
 from .evidence import Evidence
 from .finding import Finding
 from .wordings import Fault
@@ -91,29 +88,17 @@ THIS_CALL_ALONE = (
 
 def _slab(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
     solved = slabs.solve_slab(fault, evidence)
-    reading = solved.reading
-    found = blank._replace(
-        layouts=solved.layouts,
-        workspace_bytes=solved.workspaces,
-        solutions=solved.solutions,
-        overflow_threshold_batch=solved.threshold,
-        need_bytes=solved.need_bytes,
-        confidence=solved.confidence,
-        notes=solved.notes,
-    )
+    found = _told(blank, solved)._replace(layouts=solved.layouts)
     if solved.need_bytes is None:
         return found
-    base = slabs.base_bytes(reading, evidence)
-    recommended = max(base + solved.planned_bytes, solved.need_bytes)
-    if evidence.recommended_bytes and evidence.recommended_bytes >= solved.need_bytes:
-        found = found._replace(env=dict(evidence.env))
-        recommended = evidence.recommended_bytes
-    elif evidence.layout is None:
-        found = _advised(found, recommended, reading.site if reading else None, evidence)
-    if recommended != evidence.recommended_bytes and _is_this_call_alone(solved, fault, evidence):
-        found = found._replace(notes=(*found.notes, THIS_CALL_ALONE))
-    found = found._replace(recommended_workspace_bytes=recommended)
-    return found._replace(set=found.set or _assignments(found.env))
+    advice = advise_slab(
+        solved.need_bytes, solved.planned_bytes, solved.readings, solved.threshold, evidence
+    )
+    found = _advised(found, advice)
+    by_plan = advice.workspace_bytes == evidence.recommended_bytes
+    if not by_plan and _is_this_call_alone(solved, fault, evidence):
+        return found._replace(notes=(*found.notes, THIS_CALL_ALONE))
+    return found
 
 
 def _is_this_call_alone(solved: slabs.Solved, fault: Fault, evidence: Evidence) -> bool:
@@ -122,73 +107,32 @@ def _is_this_call_alone(solved: slabs.Solved, fault: Fault, evidence: Evidence) 
     return solved.planned_bytes <= (fault.size or 0) and not limit_known
 
 
-def _advised(found: Finding, recommended: int, site: Site | None, evidence: Evidence) -> Finding:
-    """What to set for a slab, by the engine's own way to size the site."""
-    engine = ENGINES.get(evidence.engine or "")
-    if engine is None:
-        note = "not in the log: the engine; whoever allocates the workspace must give it "
-        note += f"{recommended:,} bytes"
-        return found._replace(notes=(*found.notes, note))
-    if site is None:
-        return found._replace(env={engine.env: str(recommended)})
-    if site.size == "fixed":
-        notes = [f"{engine.name} fixes the size of {site.workspace}: no variable changes it"]
-        flags: tuple[str, ...] = ()
-        if found.overflow_threshold_batch:
-            flag = engine.tokens_flag if site.batch == "tokens" else engine.seqs_flag
-            flags = (f"{flag} {found.overflow_threshold_batch}",)
-        return found._replace(set=flags, notes=(*found.notes, *notes))
-    times = (evidence.parallel("dcp") or 1) if site.size == "env_x_dcp" else 1
-    value = str(-(-recommended // times))
-    return found._replace(
-        env={engine.env: value}, notes=(*found.notes, *_sized_since(engine, site, evidence))
-    )
-
-
-def _sized_since(engine: Engine, site: Site, evidence: Evidence) -> list[str]:
-    """Which release sizes the site by itself."""
-    since = [
-        each.since
-        for each in engine.sites
-        if each.workspace == site.workspace and each.size == "computed"
-    ]
-    if not since:
-        return []
-    first = min(since, key=numbers)
-    try:
-        has_it = numbers(evidence.engine_version or "0.0") >= numbers(first)
-    except InputError:
-        has_it = False
-    if has_it:
-        return [
-            f"{engine.name} from {first} on sizes it itself, unless {engine.env} is set: unset it"
-        ]
-    return [f"{engine.name} from {first} on sizes it itself"]
-
-
-def _plan(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
-    solved = plans.solve_plan(fault, evidence)
-    found = blank._replace(
+def _told(blank: Finding, solved: slabs.Solved | plans.Solved) -> Finding:
+    return blank._replace(
         workspace_bytes=solved.workspaces,
         solutions=solved.solutions,
         overflow_threshold_batch=solved.threshold,
         need_bytes=solved.need_bytes,
-        recommended_workspace_bytes=solved.worst_bytes or solved.need_bytes,
         confidence=solved.confidence,
         notes=solved.notes,
     )
+
+
+def _advised(found: Finding, advice: Advice) -> Finding:
+    return found._replace(
+        recommended_workspace_bytes=advice.workspace_bytes,
+        env=advice.env,
+        set=advice.typed,
+        notes=(*found.notes, *advice.notes),
+    )
+
+
+def _plan(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
+    solved = plans.solve_plan(fault, evidence)
+    found = _told(blank, solved)
     if solved.need_bytes is None:
         return found
-    if evidence.deterministic and fault.available == plans.DETERMINISTIC_BYTES:
-        return found._replace(
-            notes=(*found.notes, "shorter prompts, or an attention backend other than flashinfer")
-        )
-    engine = ENGINES.get(evidence.engine or "")
-    if engine is None:
-        note = "not in the log: the engine; give the wrapper's float workspace that many bytes"
-        return found._replace(notes=(*found.notes, note))
-    env = {engine.env: str(found.recommended_workspace_bytes)}
-    return found._replace(env=env, set=_assignments(env))
+    return _advised(found, advise_plan(fault, solved.need_bytes, solved.worst_bytes, evidence))
 
 
 def _unknown_slab(fault: Fault, blank: Finding) -> Finding:
@@ -210,10 +154,6 @@ def _counter_notes(fault: Fault) -> list[str]:
     if fault.size is None:
         return ["FlashInfer allocates a fitting counter itself where the caller passes none"]
     return [f"the caller must pass a zeroed counter of {fault.size:,} bytes, or none at all"]
-
-
-def _assignments(env: dict[str, str]) -> tuple[str, ...]:
-    return tuple(f"{name}={value}" for name, value in env.items())
 
 
 def _common_notes(found: Finding, evidence: Evidence) -> list[str]:

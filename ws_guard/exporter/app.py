@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypeAlias
@@ -15,12 +16,11 @@ from ws_guard.settings import Settings
 from ws_guard.version import __version__
 
 from . import page
-from .auth import PROBES, BasicAuth
-from .checks import examine
-from .collector import board_registry
+from .auth import PROBES, BasicAuth, declare_users
+from .checks import Examiner
 from .doorman import Doorman
+from .exposition import Press
 from .model import Calls, Check, Health, Workers
-from .negotiation import encoder
 from .refresh import Refresher, board_refresher
 from .renewal import Renewal
 from .users import Users
@@ -59,22 +59,24 @@ def create_app(
         # A scraper that does not follow redirects must not take one for an answer.
         redirect_slashes=False,
     )
+    examiner = Examiner(refresher.latest, settings)
+    _add_probes(app, examiner, refresher)
+    _add_metrics(app, settings, refresher)
+    _add_board(app, examiner, refresher)
     if users is not None:
         open_paths = frozenset() if settings.basic_auth_probes else PROBES
         app.add_middleware(BasicAuth, users=users, open_paths=open_paths)
+        declare_users(app.openapi(), open_paths)
     # Added last, it is outermost: a refusal has the headers as well.
     app.add_middleware(Doorman, content_security_policy=page.CONTENT_SECURITY_POLICY)
-    _add_probes(app, settings, refresher)
-    _add_metrics(app, settings, refresher)
-    _add_board(app, settings, refresher)
     return app
 
 
-def _add_probes(app: FastAPI, settings: Settings, refresher: Refresher) -> None:
+def _add_probes(app: FastAPI, examiner: Examiner, refresher: Refresher) -> None:
     @app.get("/health", responses=_NOT_READY, tags=["probes"])
     async def health(response: Response) -> Health:
         """Every check and every worker; 200 when ready, else 503."""
-        found = examine(refresher.latest(), settings)
+        found = examiner.health()
         response.status_code = 200 if found.ready else 503
         return found
 
@@ -86,7 +88,7 @@ def _add_probes(app: FastAPI, settings: Settings, refresher: Refresher) -> None:
     )
     async def readyz(verbose: str | None = None) -> PlainTextResponse:
         """200 when no check fails, else 503; `?verbose` gives one line per check."""
-        found = examine(refresher.latest(), settings)
+        found = examiner.health()
         body = readyz_text(found, verbose is not None)
         return PlainTextResponse(body, 200 if found.ready else 503)
 
@@ -104,7 +106,7 @@ def _add_probes(app: FastAPI, settings: Settings, refresher: Refresher) -> None:
 
 
 def _add_metrics(app: FastAPI, settings: Settings, refresher: Refresher) -> None:
-    registry = board_registry(refresher.latest, settings)
+    press = Press(settings)
 
     # Not `async`: a large board takes tens of milliseconds to write down, and /livez waits for no
     # one.
@@ -116,13 +118,14 @@ def _add_metrics(app: FastAPI, settings: Settings, refresher: Refresher) -> None
     )
     def metrics(request: Request) -> Response:
         """Prometheus text, or OpenMetrics for those who accept it."""
-        if fault := refresher.latest().fault:
-            return PlainTextResponse(f"the board cannot be read: {fault}\n", 503)
-        encode, content_type = encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), headers={"Content-Type": content_type})
+        snapshot = refresher.latest()
+        if snapshot.fault:
+            return PlainTextResponse(f"the board cannot be read: {snapshot.fault}\n", 503)
+        told = press.exposition(snapshot, request.headers.get("accept", ""))
+        return Response(told.text, headers={"Content-Type": told.content_type})
 
 
-def _add_board(app: FastAPI, settings: Settings, refresher: Refresher) -> None:
+def _add_board(app: FastAPI, examiner: Examiner, refresher: Refresher) -> None:
     @app.get("/api/v1/workers", tags=["board"])
     async def workers() -> Workers:
         """The workers of the board."""
@@ -143,11 +146,12 @@ def _add_board(app: FastAPI, settings: Settings, refresher: Refresher) -> None:
             404, f"no worker with engine {engine!r} and rank {rank!r}; see /api/v1/workers"
         )
 
+    turn = threading.Lock()  # as at the press: of many threads at work /livez would come last
+
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     def status_page() -> HTMLResponse:
-        snapshot = refresher.latest()
-        health = examine(snapshot, settings)
-        return HTMLResponse(page.render(health, refresher.log.recent))
+        with turn:
+            return HTMLResponse(page.render(examiner.health(), refresher.log.recent))
 
 
 def readyz_text(health: Health, verbose: bool) -> str:

@@ -7,7 +7,7 @@ import base64
 import binascii
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -25,6 +25,7 @@ MOST_WAITING, WAIT_SECONDS = 8, 2.0
 #: After a wrong password nothing is checked for so many times as long as that check took.
 REST = 4.0
 
+_SCHEME = "password"
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="ws_guard", charset="UTF-8"'}
 
 
@@ -123,6 +124,20 @@ def credentials(headers: list[str]) -> Credentials | None:
         return Credentials(user.decode(), password) if colon else None
     except (binascii.Error, UnicodeError, ValueError):
         return None
+
+
+def declare_users(openapi: dict[str, Any], open_paths: frozenset[str]) -> None:
+    """Say in an OpenAPI document where a user is asked for, and how that is answered."""
+    schemes = openapi.setdefault("components", {}).setdefault("securitySchemes", {})
+    schemes[_SCHEME] = {"type": "http", "scheme": "basic"}
+    plain = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    for path, operations in openapi["paths"].items():
+        for operation in operations.values() if path not in open_paths else ():
+            operation["security"] = [{_SCHEME: []}]
+            operation["responses"] |= {
+                "401": {"description": "No user of the file, or a wrong password.", **plain},
+                "429": {"description": "Too many passwords wait to be checked.", **plain},
+            }
 
 
 def users_of(path: str) -> Renewal[Users]:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from ws_guard.board import OTHER_FORMAT
 from ws_guard.settings import Settings
+from ws_guard.units import ranges
 
 from .derive import Observed
 from .model import Check, Health, Numbers, OpCounts, State, Worker
@@ -29,6 +30,23 @@ def examine(snapshot: Snapshot, settings: Settings) -> Health:
         checks=checks,
         workers=[one.worker for one in snapshot.roster.everyone],
     )
+
+
+class Examiner:
+    """The checks of the newest snapshot, made once for each: probes may come by the thousand."""
+
+    def __init__(self, latest: Callable[[], Snapshot], settings: Settings) -> None:
+        self._latest = latest
+        self._settings = settings
+        # One value, put in place whole: threads may ask.
+        self._examined: tuple[Snapshot, Health] | None = None
+
+    def health(self) -> Health:
+        """Every check of the newest snapshot, and whether the board is ready."""
+        snapshot, examined = self._latest(), self._examined
+        if examined is None or examined[0] is not snapshot:
+            examined = self._examined = snapshot, examine(snapshot, self._settings)
+        return examined[1]
 
 
 def _board_readable(snapshot: Snapshot, _: Settings) -> _Verdict:
@@ -234,7 +252,7 @@ def _gather(complaints: Iterable[_Complaint]) -> str:
         ranks.setdefault((worker.engine, complaint), []).append(worker.rank)
     return _short(
         [
-            f"engine {engine} rank {_short(_ranges(who), _SHOWN_RANKS, ',')}: {complaint}"
+            f"engine {engine} rank {_short(ranges(who), _SHOWN_RANKS, ',')}: {complaint}"
             for (engine, complaint), who in ranks.items()
         ]
     )
@@ -243,22 +261,6 @@ def _gather(complaints: Iterable[_Complaint]) -> str:
 def _short(items: list[str], most: int = _SHOWN_LINES, comma: str = ";") -> str:
     more = [f"and {len(items) - most} more"] if len(items) > most else []
     return f"{comma} ".join(items[:most] + more)
-
-
-def _ranges(ranks: list[str]) -> list[str]:
-    """`0-3` for 0, 1, 2, 3; names stay as they are."""
-    runs: list[list[str]] = []
-    for rank in dict.fromkeys(ranks):
-        if runs and _follows(runs[-1][-1], rank):
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    return [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-
-
-def _follows(rank: str, other: str) -> bool:
-    numeric = rank.isascii() and rank.isdigit() and other.isascii() and other.isdigit()
-    return numeric and int(other) == int(rank) + 1
 
 
 def _calls(number: int) -> str:

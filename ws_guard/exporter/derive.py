@@ -7,7 +7,17 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ws_guard.board import ACTIONS, OVERFLOW, OVERRUN, LastCall, Outcome, Row, Shape, SlotView
+from ws_guard.board import (
+    ACTIONS,
+    OVERFLOW,
+    OVERRUN,
+    LastCall,
+    LastCalls,
+    Outcome,
+    Row,
+    Shape,
+    SlotView,
+)
 
 from .document import Document, parse_document
 from .model import BATCH_BUCKETS, Numbers, OpCounts, SeenCall, Worker, Workspace
@@ -25,7 +35,7 @@ class Observed(NamedTuple):
     attached_ns: int
     worker: Worker
     document: Document
-    calls: list[LastCall]
+    calls: LastCalls
     #: Shapes of the rows that several shapes share: the worst stands for all of them.
     folded: frozenset[Shape] = frozenset()
 
@@ -99,7 +109,7 @@ class Deriver:
         document = self._document
         ops, sites = self._tally(view.rows)
         folded = frozenset(row.shape for row in view.rows if row.folded)
-        for call in _newest(view.calls):
+        for call in view.calls.newest():
             name = document.workspace_name(call.shape.workspace)
             self._last[name] = call, call.shape in folded
         workspaces = [self._workspace(name, sites.get(name)) for name in self._names(sites)]
@@ -173,15 +183,6 @@ class Deriver:
             last=last,
             overrun_possible=site is not None and site.overrun_possible,
         )
-
-
-def _newest(calls: list[LastCall]) -> list[LastCall]:
-    """The last call of each workspace outside tuning, in their order."""
-    newest: dict[int, LastCall] = {}
-    for call in calls:
-        if call.outcome != Outcome.TUNING:
-            newest[call.shape.workspace] = call
-    return sorted(newest.values(), key=lambda call: call.at_ns)
 
 
 def _op_counts(

@@ -36,7 +36,13 @@ _LABEL_CHARS, _LINE_CHARS, _MOST_PATH_CHARS = 128, 400, 4096
 _INT64_MAX = (1 << 63) - 1
 _MAX_WORKERS = 1 << 16
 _MAX_SECONDS = 1e12
-_PATH = re.compile(r"(?<![\w.])/[^\s:;,'\")]+")
+#: How a name that is a path or an address begins, which the id of a model does not.
+_PLACE = re.compile(r"(?:\.{0,2}|~[^/]*|[A-Za-z][\w+.-]*:/)/")
+#: A path in a text: between quotes to the closing one, else as far as it has no space.
+_PATH = re.compile(
+    r"""(?<=')(?:\.{0,2}|~)/[^']*(?=')|(?<=")(?:\.{0,2}|~)/[^"]*(?=")"""
+    r"""|(?<![\w.])(?:\.{0,2}|~)/[^\s:;,'")]+"""
+)
 
 
 class Document(NamedTuple):
@@ -97,7 +103,7 @@ def _printable(value: object, most: int) -> str:
 def _text(value: object) -> str:
     """A name; of a path, as engines call a model after its directory, the last part."""
     text = _printable(value, _MOST_PATH_CHARS)
-    if text.startswith("/"):
+    if _PLACE.match(text):
         text = text.rstrip("/").rpartition("/")[2]
     return text[:_LABEL_CHARS]
 

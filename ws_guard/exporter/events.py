@@ -107,7 +107,7 @@ class EventLog:
     def _new_events(self, one: Observed) -> Iterator[Event]:
         tallies = self._tallies.setdefault(one.slot, {})
         calls: dict[_Key, list[LastCall]] = {}
-        for call in one.calls:
+        for call in one.calls.events():
             if (key := _key_of_call(one, call)) is not None:
                 calls.setdefault(key, []).append(call)
         totals = dict(_totals(one.worker.ops))

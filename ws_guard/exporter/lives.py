@@ -58,5 +58,5 @@ def _last_sign(one: Observed) -> float:
     """When a slot last heard of its worker, by what is in it."""
     worker = one.worker
     told = (worker.last_overflow_timestamp_seconds, worker.last_overrun_timestamp_seconds)
-    calls = max((call.at_ns for call in one.calls), default=0)
-    return max(one.attached_ns / 1e9, calls / 1e9, *(moment or 0.0 for moment in told))
+    calls = [call.at_ns / 1e9 for call in one.calls[-1:]]
+    return max(one.attached_ns / 1e9, *calls, *(moment or 0.0 for moment in told))

@@ -15,11 +15,12 @@ from importlib import resources
 from string import Template
 from typing import Any
 
+from ws_guard.units import count, short_bytes
+
 from .checks import what_to_set
 from .model import Check, Health, Numbers, Worker, Workspace
 from .page_rows import pill, rows_of, worker_rows
 from .ranking import least_ratio
-from .units import count, short_bytes
 
 _SHOWN_EVENTS = 10
 _SHOWN_ADVICE = 3
@@ -33,7 +34,7 @@ _TEMPLATE = Template(_TEXT)
 def _hash(tag: str) -> str:
     """The CSP source of the template's one inline `tag`."""
     match = re.search(rf"<{tag}>(.*?)</{tag}>", _TEXT, re.DOTALL)
-    assert match is not None  # noqa: S101
+    assert match is not None  # noqa: S101 - our own page
     digest = hashlib.sha256(match[1].encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from html import escape
 
+from ws_guard.units import count, short_bytes
+
 from .model import Numbers, Worker, Workspace
 from .ranking import site_urgency, tightest, worker_urgency
-from .units import count, short_bytes
 
 _BAR_WIDTH = 1000
 

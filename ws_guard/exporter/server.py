@@ -13,7 +13,7 @@ from types import FrameType
 
 import uvicorn
 
-from ws_guard.board import BoardError
+from ws_guard.board import BoardError, open_board
 from ws_guard.settings import SettingError, Settings, parse_listen
 
 from .app import create_app
@@ -27,6 +27,9 @@ from .users import Users
 _DRAIN_SECONDS = 3
 _MORE_ATTEMPTS = 7
 _BACKLOG = 512
+#: A read of a large board makes a thousand system calls, and behind each the reading thread and the
+#: serving one may wait so long for each other; Python's own 5 ms would add up to seconds.
+_SWITCH_SECONDS = 0.0001
 _KEEP_ALIVE_SECONDS = 5
 #: A request's line and headers together.
 _MOST_HEADER_BYTES = 16_384
@@ -96,6 +99,8 @@ class Exporter:
         host, port = self._sockets[0].getsockname()[:2]
         where = self._url(host, port)
         print(f"ws-guard exporter on {where}, board {self._settings.board}", file=sys.stderr)
+        # A look at the board may hang, as the board itself; answers must not.
+        threading.Thread(target=_tell_of_board, args=(self._settings,), daemon=True).start()
         with _ending_on_signal(self._server):
             self._serve()
 
@@ -125,10 +130,30 @@ class Exporter:
 
 
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; 0 then. `ServeError` before it begins."""
+    """Serve until SIGTERM or SIGINT; 0 then. `ServeError` before it begins.
+
+    The process is the exporter's own: how many files it opens and how its threads take turns is
+    changed for all of it.
+    """
     raise_file_limit()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     Exporter(settings).run()
     return 0
+
+
+def _tell_of_board(settings: Settings) -> None:
+    """Say what is in the way, for whoever starts the exporter: probes are told by /readyz."""
+    try:
+        board = open_board(settings.board, settings.board_group, settings.trusted_uids)
+        if not board.is_there():
+            whose = "the first worker makes it" if board.group is None else "mount or make it"
+            print(
+                f"ws-guard: there is no board {board.path} yet: {whose}; --board or "
+                "WS_GUARD_BOARD names another",
+                file=sys.stderr,
+            )
+    except BoardError as error:
+        print(f"ws-guard: {error}", file=sys.stderr)
 
 
 def listen(address: str) -> list[socket.socket]:
@@ -144,7 +169,8 @@ def listen(address: str) -> list[socket.socket]:
         # A label of a host name that is empty or too long is no OSError.
         reason = error.strerror or str(error) if isinstance(error, OSError) else "no host name"
         raise ListenError(
-            f"cannot listen on {address}: {reason}; set WS_GUARD_LISTEN to a free host:port"
+            f"cannot listen on {address}: {reason}; set WS_GUARD_LISTEN, or --listen, to a free "
+            "host:port"
         ) from None
 
 

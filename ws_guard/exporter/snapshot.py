@@ -58,7 +58,7 @@ class _Found(NamedTuple):
 class _Slot:
     """One slot as it is followed: its reader, and what the last read gave."""
 
-    __slots__ = ("_deriver", "_pulse", "_reader", "_settled", "inode", "observed")
+    __slots__ = ("_alive", "_deriver", "_pulse", "_reader", "_settled", "inode", "observed")
 
     def __init__(self, name: str, inode: int) -> None:
         self.inode = inode
@@ -66,6 +66,7 @@ class _Slot:
         self._reader = SlotReader(name)
         self._deriver = Deriver()
         self._pulse = Pulse(name)
+        self._alive = False
         self._settled = False
 
     def is_as_read(self, directory: int) -> bool:
@@ -74,7 +75,7 @@ class _Slot:
         What was read after a change is read once more: of a call in the middle of being counted the
         header may have shown first.
         """
-        return self._settled and self._pulse.is_steady(directory)
+        return self._settled and self._pulse.is_steady(directory, alive=self._alive)
 
     def read(self, board: Board, directory: int, own_namespace: int) -> None:
         """Read it. Errors are those of `SlotReader.read`."""
@@ -84,7 +85,7 @@ class _Slot:
         # A worker that has not said who it is has not attached yet; a closed one has left.
         if view.document and not view.closed:
             self.observed = self._deriver.observe(view)
-        self._settled = unchanged and view.alive
+        self._alive, self._settled = view.alive, unchanged
 
 
 class BoardWatch:
@@ -101,8 +102,6 @@ class BoardWatch:
         self._lives = Lives(wall)
         self._slots: dict[str, _Slot] = {}
         self._directory: tuple[int, ...] = ()
-        #: When a read found all as it was before; None after any other.
-        self._calm_at: float | None = None
         self._namespace = pid_namespace()
         self._reported: set[tuple[str, int, str]] = set()
         self._read_errors = 0
@@ -120,7 +119,6 @@ class BoardWatch:
             found = self._read(started)
         except FileNotFoundError:
             self._slots.clear()
-            self._end_calm()
             found = Snapshot(state="absent")
         except OSError as error:
             self._read_errors += 1
@@ -137,12 +135,10 @@ class BoardWatch:
             same = self._is_same(directory)
             names, foreign = list_slots(directory)
             if same and not foreign and self._is_calm(names, directory):
-                self._calm_at = now
-                return self._last
+                return self._grown_old(now)
             found = self._read_slots(directory, names, foreign, same=same)
         finally:
             os.close(directory)
-        self._end_calm()
         self._count(found.bad)
         return Snapshot(
             state="read",
@@ -153,11 +149,12 @@ class BoardWatch:
             refused=tuple(found.refused),
         )
 
-    def _end_calm(self) -> None:
-        """Workers that were alive while nothing changed were so until the last look."""
-        if self._calm_at is not None:
-            self._lives.forgotten(self._last.slots, {}, self._calm_at)
-            self._calm_at = None
+    def _grown_old(self, now: float) -> Snapshot:
+        """The last read, which still holds, but that the dead have grown older."""
+        forgotten = self._lives.forgotten(self._last.slots, {}, now)
+        if forgotten == self._last.forgotten:
+            return self._last
+        return replace(self._last, forgotten=forgotten)
 
     def _is_calm(self, names: list[str], directory: int) -> bool:
         """Whether the last read still holds, all of it: as a board of an idle engine is."""

@@ -16,12 +16,12 @@ from rich.text import Text
 
 from ws_guard.board import BoardError, open_board
 from ws_guard.settings import SettingError, Settings
+from ws_guard.units import count, short_bytes
 
 from .checks import examine
 from .model import Health, Numbers, State, Worker, Workspace
 from .ranking import site_urgency, tightest, worker_urgency
 from .snapshot import BoardWatch, Snapshot
-from .units import count, short_bytes
 
 _LEAST_CELLS, _BAR_CELLS = 8, 24
 _WATCH_SECONDS = 1.0
@@ -48,7 +48,10 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False) -> i
     else:
         Console().print(render(snapshot, settings))
     if snapshot.fault:
-        print(f"ws-guard: the board cannot be read: {snapshot.fault}", file=sys.stderr)
+        print(
+            f"ws-guard: board {settings.board}: {snapshot.fault}; --board names another",
+            file=sys.stderr,
+        )
         return 2
     return 0 if examine(snapshot, settings).ready else 1
 
@@ -78,7 +81,14 @@ def _watch_json(reader: BoardWatch, settings: Settings) -> Snapshot:
 def render(snapshot: Snapshot, settings: Settings) -> RenderableType:
     """Verdict, what is wrong, and a row for each worker and workspace, worst first."""
     health = examine(snapshot, settings)
-    return Group(_verdict(health), *_wrong(health), _table(health.workers))
+    table = _table(health.workers) if health.workers else _nobody(snapshot, settings)
+    return Group(_verdict(health), *_wrong(health), table)
+
+
+def _nobody(snapshot: Snapshot, settings: Settings) -> Text:
+    absent = "; it is not there, --board or WS_GUARD_BOARD names another"
+    where = f"  board {settings.board}{absent if snapshot.state == 'absent' else ''}"
+    return Text(f"  no worker has attached yet\n{where}", "dim")
 
 
 def _verdict(health: Health) -> Text:
@@ -94,8 +104,6 @@ def _wrong(health: Health) -> list[Text]:
 
 
 def _table(workers: list[Worker]) -> RenderableType:
-    if not workers:
-        return Text("  no worker has attached yet", "dim")
     table = Table(
         box=None,
         pad_edge=False,

@@ -32,7 +32,7 @@ class Watch:
         self,
         fullname: str,
         path: object = None,  # noqa: ARG002 - the finder protocol
-        target: object = None,  # noqa: ARG002
+        target: object = None,  # noqa: ARG002 - the finder protocol
     ) -> "ModuleSpec | None":
         """None, except for the module that the probe waits for."""
         if fullname != _DOOR or self._searching:
@@ -59,7 +59,7 @@ class Lender:
         self,
         fullname: str,
         path: object = None,  # noqa: ARG002 - the finder protocol
-        target: object = None,  # noqa: ARG002
+        target: object = None,  # noqa: ARG002 - the finder protocol
     ) -> "ModuleSpec | None":
         """The spec of `ws_guard` and of nothing else."""
         if fullname != "ws_guard":

@@ -26,7 +26,7 @@ _TIMEOUT_S = 300
 _LAST_LINES = 12
 
 
-class BuildFailed(RuntimeError):  # noqa: N818
+class BuildFailed(RuntimeError):  # noqa: N818 - public, and says it
     """The compiler refused; the text ends with its last lines."""
 
 
@@ -107,7 +107,7 @@ def _compile(command: list[str], library: Path) -> None:
     handle, temporary = tempfile.mkstemp(dir=library.parent, suffix=".so")
     os.close(handle)
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(  # noqa: S603 - a compiler that was asked for
             [*command, "-o", temporary],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

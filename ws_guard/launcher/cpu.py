@@ -91,7 +91,7 @@ def _unpinned(torch: ModuleType) -> ModuleType:
         return torch.empty(*sizes, **options)
 
     stand_in = ModuleType("torch")
-    stand_in.__getattr__ = lambda name: getattr(torch, name)  # type: ignore[method-assign]
+    stand_in.__getattr__ = lambda name: getattr(torch, name)  # type: ignore[method-assign]  # a module may have one
     vars(stand_in)["empty"] = empty
     return stand_in
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class CompilerMissing(RuntimeError):  # noqa: N818
+class CompilerMissing(RuntimeError):  # noqa: N818 - public, and says it
     """No compiler or headers that could build the launcher; the text says what to install."""
 
 
@@ -53,7 +53,7 @@ def find_compiler(wanted: str | None, *, launches_kernels: bool) -> Compiler:
 
 def _version(compiler: str) -> str:
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(  # noqa: S603 - a compiler that was asked for
             [compiler, "--version"], capture_output=True, text=True, timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:

@@ -1,10 +1,12 @@
 /* The hot path in C: the same as `native_op` and `graphs` do in Python, at a tenth of the cost.
  *
- * A `Counted` stands for a native function. It compares a call with the current run of its `Lane`; a
- * call like it adds one to a counter of the slot and writes down the time, any other goes to the
- * Python probe, which does everything else. A `Replay` stands for `CUDAGraph.replay` and adds what
- * an `Account` holds. Nothing here raises by itself, allocates, or lets go of the GIL between
- * looking at the run and counting: whoever ends a run may unmap the slot right after.
+ * A `Counted` stands for a native function. It looks a call up among the shapes that its `Lane`
+ * knows, that of the current run first; one that is known adds one to a counter of the slot and
+ * writes down the time, and a ring word where a run begins with it. Any other goes to the Python
+ * probe, which does everything else. A `Replay` stands for `CUDAGraph.replay` and adds what an
+ * `Account` holds. Nothing here raises by itself, makes what the garbage collector counts, or lets
+ * go of the GIL between looking a call up and counting it: whoever has a lane forget what it knows
+ * may unmap the slot right after.
  *
  * Limited API of Python 3.10: one build for every later version.
  */
@@ -12,87 +14,228 @@
 #include <Python.h>
 #include <structmember.h>
 #include <stdint.h>
+#include <string.h>
 #include <time.h>
 
 #define MAX_NUMBERS 6
 #define MAX_TENSORS 3
 #define MAX_DIMS 6
+#define MAX_TOLD (MAX_NUMBERS + 1 + MAX_TENSORS * MAX_DIMS)
+
+/* Of a ring word, as in board/format.py. */
+#define RING_RUNS 1024
+#define TICK_BITS 10
+#define CODE_BITS 18
 
 static PyObject *name_shape, *name_data_ptr, *name_nbytes, *name_account;
 
-static double seconds(void) {
+static struct timespec clock_now(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now); /* the clock of time.monotonic */
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+  return now;
 }
 
 static void add(uint64_t *word, uint64_t much) {
   __atomic_fetch_add(word, much, __ATOMIC_RELAXED);
 }
 
-static void stamp(double *moment) {
-  double now = seconds();
-  __atomic_store(moment, &now, __ATOMIC_RELAXED);
+static void store(uint64_t *word, uint64_t value) {
+  __atomic_store_n(word, value, __ATOMIC_RELAXED);
 }
 
-/* ---- Lane: the run that the next call of an op is compared with ---------------------------- */
+static void stamp(double *moment) {
+  struct timespec now = clock_now();
+  double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+  __atomic_store(moment, &seconds, __ATOMIC_RELAXED);
+}
+
+/* ---- Lane: the shapes of an op that are counted here, and its current run ------------------- */
+
+/* What a call is compared by: whose it is, and what its arguments tell. */
+typedef struct {
+  PyObject *owner; /* a Counted; borrowed, compared only */
+  Py_ssize_t many;
+  long long words[MAX_TOLD];
+} Told;
+
+/* A shape, and where it is counted. A row that several shapes share sums up their batches. */
+typedef struct {
+  uint64_t *count, *sum, batch, code;
+  Told told; /* only as many words as it has */
+} Shape;
+
+static size_t words_bytes(const Told *told) { return sizeof(long long) * (size_t)told->many; }
+
+/* Shapes stand where their hash says, or in the next free place. Python knows 24,576 at most. */
+#define PLACE_BITS 16
+#define NEAR 64
 
 typedef struct {
   PyObject_HEAD
-  PyObject *owner;             /* the Counted whose run it is; borrowed, compared only. NULL: none */
-  long long numbers[MAX_NUMBERS];
-  int is_none;
-  long long seen[MAX_TENSORS * MAX_DIMS];
-  Py_ssize_t count_seen;
-  uint64_t *word;
-  double *moment;
+  unsigned long long code; /* the current run's ring word, without its time; 0: there is none */
+  Shape **known;           /* NULL until there is one */
+  Py_ssize_t many;
+  Shape *latest;           /* that of the last call, which is compared first */
+  double *moment;          /* when the last call was, the run's ring word, and the ring */
+  uint64_t *last_run, *ring;
+  PyObject *next_place;    /* tells the next place in the ring; nothing of it refers to a lane */
 } Lane;
 
-static PyObject *lane_clear(Lane *self, PyObject *unused) {
+static void lane_forget(Lane *self) {
+  self->code = 0;
+  self->latest = NULL;
+  for (size_t at = 0; self->many > 0; at++)
+    if (self->known[at] != NULL) {
+      PyMem_Free(self->known[at]);
+      self->known[at] = NULL;
+      self->many--;
+    }
+  Py_CLEAR(self->next_place);
+}
+
+static Shape **first_place(const Lane *self, const Told *told) {
+  uint64_t hash = (uint64_t)(uintptr_t)told->owner;
+  for (Py_ssize_t i = 0; i < told->many; i++)
+    hash = (hash ^ (uint64_t)told->words[i]) * 0x9E3779B97F4A7C15u;
+  return self->known + (hash >> (64 - PLACE_BITS));
+}
+
+static int is_like(const Shape *shape, const Told *told) {
+  return shape->told.owner == told->owner && shape->told.many == told->many &&
+         memcmp(shape->told.words, told->words, words_bytes(told)) == 0;
+}
+
+/* Where such a shape is, or may be put; NULL where its places are taken by others. */
+static Shape **find(const Lane *self, const Told *told) {
+  Shape **place = first_place(self, told);
+  for (Shape **end = place + NEAR; place < end; place++)
+    if (*place == NULL || is_like(*place, told)) return place;
+  return NULL;
+}
+
+/* Note in the ring that a run begins. -1, and nothing is noted, where the ring has no place. */
+static int begin_run(Lane *self, uint64_t code) {
+  PyObject *told = PyObject_CallNoArgs(self->next_place); /* of itertools: no Python runs */
+  long place = told == NULL ? -1 : PyLong_AsLong(told);
+  Py_XDECREF(told);
+  if (place < 0 || place >= RING_RUNS) {
+    PyErr_Clear();
+    return -1;
+  }
+  struct timespec now = clock_now();
+  uint64_t ticks = ((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec) >> TICK_BITS;
+  store(self->ring + place, ticks << CODE_BITS | code);
+  store(self->last_run, ticks << CODE_BITS | code);
+  self->code = code;
+  return 0;
+}
+
+/* Count a call of a known shape; 0 where Python has to look at it. */
+static int count_call(Lane *self, const Told *told) {
+  Shape *shape = self->latest;
+  if (shape == NULL || !is_like(shape, told)) {
+    Shape **place = self->many ? find(self, told) : NULL;
+    if (place == NULL || *place == NULL) return 0;
+    shape = self->latest = *place;
+  }
+  if (self->code != shape->code && begin_run(self, shape->code) < 0) return 0;
+  add(shape->count, 1);
+  if (shape->sum != NULL) add(shape->sum, shape->batch);
+  stamp(self->moment);
+  return 1;
+}
+
+static PyObject *lane_forget_method(Lane *self, PyObject *unused) {
   (void)unused;
-  self->owner = NULL;
+  lane_forget(self);
   Py_RETURN_NONE;
 }
 
-/* follow(owner, numbers, is_none, seen, word_address, moment_address) */
+static int tell_all(PyObject *tuple, long long *into) {
+  for (Py_ssize_t i = 0; i < PyTuple_Size(tuple); i++)
+    into[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
+  return PyErr_Occurred() ? -1 : 0;
+}
+
+/* follow(owner, numbers, is_none, seen, batch, code, (addresses of count, sum, moment, last_run and
+ * ring, next_place)) */
 static PyObject *lane_follow(Lane *self, PyObject *args) {
-  PyObject *owner, *numbers, *seen;
+  PyObject *numbers, *seen, *next_place;
+  unsigned long long count, sum, batch, code, moment, last_run, ring;
   int is_none;
-  unsigned long long word, moment;
-  self->owner = NULL;
-  if (!PyArg_ParseTuple(args, "OO!pO!KK", &owner, &PyTuple_Type, &numbers, &is_none, &PyTuple_Type,
-                        &seen, &word, &moment))
+  Told told;
+  if (!PyArg_ParseTuple(args, "OO!pO!KK(KKKKKO)", &told.owner, &PyTuple_Type, &numbers, &is_none,
+                        &PyTuple_Type, &seen, &batch, &code, &count, &sum, &moment, &last_run, &ring,
+                        &next_place))
     return NULL;
   Py_ssize_t many = PyTuple_Size(numbers), more = PyTuple_Size(seen);
   if (many > MAX_NUMBERS || more > MAX_TENSORS * MAX_DIMS) {
     PyErr_SetString(PyExc_ValueError, "more to compare than there is room for");
     return NULL;
   }
-  for (Py_ssize_t i = 0; i < many; i++) self->numbers[i] = PyLong_AsLongLong(PyTuple_GetItem(numbers, i));
-  for (Py_ssize_t i = 0; i < more; i++) self->seen[i] = PyLong_AsLongLong(PyTuple_GetItem(seen, i));
-  if (PyErr_Occurred()) return NULL;
-  self->is_none = is_none;
-  self->count_seen = more;
-  self->word = (uint64_t *)(uintptr_t)word;
+  told.many = many + 1 + more;
+  told.words[many] = is_none;
+  if (tell_all(numbers, told.words) < 0 || tell_all(seen, told.words + many + 1) < 0) return NULL;
+  if (self->known == NULL) {
+    self->known = PyMem_Calloc((1 << PLACE_BITS) + NEAR, sizeof(Shape *));
+    if (self->known == NULL) return PyErr_NoMemory();
+  }
+  Shape **place = find(self, &told);
+  if (place == NULL) { /* too many: one makes room */
+    place = first_place(self, &told);
+    if (self->latest == *place) self->latest = NULL;
+    PyMem_Free(*place);
+    *place = NULL;
+    self->many--;
+  }
+  if (*place == NULL) {
+    *place = PyMem_Malloc(offsetof(Shape, told.words) + words_bytes(&told));
+    if (*place == NULL) return PyErr_NoMemory();
+    memcpy(&(*place)->told, &told, offsetof(Told, words) + words_bytes(&told));
+    self->many++;
+  }
+  Shape *shape = *place;
+  shape->count = (uint64_t *)(uintptr_t)count;
+  shape->sum = (uint64_t *)(uintptr_t)sum;
+  shape->batch = batch;
+  shape->code = code;
   self->moment = (double *)(uintptr_t)moment;
-  self->owner = owner;
+  self->last_run = (uint64_t *)(uintptr_t)last_run;
+  self->ring = (uint64_t *)(uintptr_t)ring;
+  PyObject *before = self->next_place;
+  Py_INCREF(next_place);
+  self->next_place = next_place;
+  self->latest = shape;
+  Py_XDECREF(before);
   Py_RETURN_NONE;
 }
 
-static void lane_dealloc(PyObject *self) {
+static void free_object(PyObject *self) {
   PyTypeObject *type = Py_TYPE(self);
   freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
   release(self);
   Py_DECREF(type);
 }
 
+static void lane_dealloc(PyObject *self) {
+  lane_forget((Lane *)self);
+  PyMem_Free(((Lane *)self)->known);
+  free_object(self);
+}
+
+static PyMemberDef lane_members[] = {
+    {"ring_code", T_ULONGLONG, offsetof(Lane, code), 0,
+     "The current run's ring word, without its time; 0: the next call begins one."},
+    {NULL, 0, 0, 0, NULL}};
+
 static PyMethodDef lane_methods[] = {
-    {"follow", (PyCFunction)lane_follow, METH_VARARGS, "Compare calls of `owner` with this one."},
-    {"clear", (PyCFunction)lane_clear, METH_NOARGS, "No call is like the current run any more."},
+    {"follow", (PyCFunction)lane_follow, METH_VARARGS, "Count calls like that of the current run."},
+    {"forget", (PyCFunction)lane_forget_method, METH_NOARGS, "Count no call until told again."},
     {NULL, NULL, 0, NULL}};
 
-static PyType_Slot lane_slots[] = {{Py_tp_doc, "The current run of an op."},
+static PyType_Slot lane_slots[] = {{Py_tp_doc, "The shapes of an op that are counted in C."},
                                    {Py_tp_methods, lane_methods},
+                                   {Py_tp_members, lane_members},
                                    {Py_tp_dealloc, lane_dealloc},
                                    {Py_tp_new, PyType_GenericNew},
                                    {0, NULL}};
@@ -140,49 +283,44 @@ static Py_ssize_t look(PyObject *tensor, int what, long long *into, Py_ssize_t r
   return PyErr_Occurred() ? -1 : 1;
 }
 
-static int is_like_the_run(Counted *self, PyObject *args) {
-  long long seen[MAX_TENSORS * MAX_DIMS];
-  Py_ssize_t count = 0;
-  if (self->lane->owner != (PyObject *)self || PyTuple_Size(args) != self->arguments) return 0;
+/* What the arguments of a call tell. 0 where that is no matter for C, -1 with an error set. */
+static int tell(Counted *self, PyObject *args, Told *told) {
+  long long *numbers = told->words, *none = numbers + self->count_numbers, *seen = none + 1;
+  told->owner = (PyObject *)self;
+  told->many = self->count_numbers + 1;
+  if (PyTuple_Size(args) != self->arguments) return 0;
   /* First whatever may run Python: from here on nothing lets another thread in. */
   for (int i = 0; i < self->count_tensors; i++) {
-    Py_ssize_t more = look(PyTuple_GetItem(args, self->tensor_at[i]), self->tensor_what[i],
-                           seen + count, MAX_TENSORS * MAX_DIMS - count);
+    Py_ssize_t more = look(PyTuple_GetItem(args, self->tensor_at[i]), self->tensor_what[i], seen,
+                           told->words + MAX_TOLD - seen);
     if (more < 0) return -1;
-    count += more;
+    seen += more;
+    told->many += more;
   }
-  long long numbers[MAX_NUMBERS];
   for (int i = 0; i < self->count_numbers; i++) {
     PyObject *number = PyTuple_GetItem(args, self->numbers_at[i]);
     if (!PyLong_Check(number)) return 0; /* a tensor there would be asked for its value */
     numbers[i] = PyLong_AsLongLong(number);
     if (numbers[i] == -1 && PyErr_Occurred()) return -1;
   }
-  Lane *lane = self->lane;
-  if (lane->owner != (PyObject *)self || count != lane->count_seen) return 0;
-  if ((PyTuple_GetItem(args, self->none_at) == Py_None) != lane->is_none) return 0;
-  for (int i = 0; i < self->count_numbers; i++)
-    if (numbers[i] != lane->numbers[i]) return 0;
-  for (Py_ssize_t i = 0; i < count; i++)
-    if (seen[i] != lane->seen[i]) return 0;
+  *none = PyTuple_GetItem(args, self->none_at) == Py_None;
   return 1;
 }
 
 static PyObject *counted_call(PyObject *object, PyObject *args, PyObject *kwargs) {
   Counted *self = (Counted *)object;
-  int like = kwargs == NULL ? is_like_the_run(self, args) : 0;
-  if (like < 0) PyErr_Clear(); /* the probe meets it as well, and tells */
-  if (like <= 0) return PyObject_Call(self->probe, args, kwargs);
-  add(self->lane->word, 1);
-  stamp(self->lane->moment);
+  Told told;
+  int known = kwargs == NULL && self->lane->many ? tell(self, args, &told) : 0;
+  if (known < 0) PyErr_Clear(); /* the probe meets it as well, and tells */
+  if (known <= 0 || !count_call(self->lane, &told)) return PyObject_Call(self->probe, args, kwargs);
   PyObject *result = PyObject_Call(self->native, args, NULL);
   if (result != NULL) return result;
   PyObject *type, *error, *trace;
   PyErr_Fetch(&type, &error, &trace);
   PyErr_NormalizeException(&type, &error, &trace);
-  PyObject *told = error ? PyObject_CallFunctionObjArgs(self->failed, error, NULL) : NULL;
-  if (told == NULL) PyErr_Clear();
-  Py_XDECREF(told);
+  PyObject *heard = error ? PyObject_CallFunctionObjArgs(self->failed, error, NULL) : NULL;
+  if (heard == NULL) PyErr_Clear();
+  Py_XDECREF(heard);
   PyErr_Restore(type, error, trace);
   return NULL;
 }
@@ -219,7 +357,7 @@ static int counted_traverse(PyObject *object, visitproc visit, void *arg) {
 
 static int counted_clear(PyObject *object) {
   Counted *self = (Counted *)object;
-  if (self->lane != NULL && self->lane->owner == object) self->lane->owner = NULL;
+  if (self->lane != NULL) lane_forget(self->lane); /* another may come to stand where it stood */
   Py_CLEAR(self->native);
   Py_CLEAR(self->probe);
   Py_CLEAR(self->failed);
@@ -309,6 +447,7 @@ typedef struct {
 
 static void account_forget(Account *self) {
   self->is_current = 0;
+  self->moment = NULL;
   self->count = 0;
   PyMem_Free(self->words);
   PyMem_Free(self->much);
@@ -345,7 +484,7 @@ static PyObject *account_forget_method(Account *self, PyObject *unused) {
 
 static void account_dealloc(PyObject *object) {
   account_forget((Account *)object);
-  lane_dealloc(object);
+  free_object(object);
 }
 
 static PyMemberDef account_members[] = {
@@ -378,8 +517,8 @@ static int count_replay(PyObject *graph) {
     return 0;
   }
   int counted = account == Py_None;
-  if (PyObject_TypeCheck(account, account_type) && ((Account *)account)->is_current) {
-    Account *self = (Account *)account;
+  Account *self = PyObject_TypeCheck(account, account_type) ? (Account *)account : NULL;
+  if (self != NULL && self->is_current && self->moment != NULL) {
     for (Py_ssize_t i = 0; i < self->count; i++) add(self->words[i], self->much[i]);
     stamp(self->moment);
     counted = 1;

@@ -95,15 +95,15 @@ class Known(NamedTuple):
     """A harmless shape, for the hot path.
 
     Its run, the same for the part in C, its ring word without the time, the word that sums its
-    batches (0: none, its row is its own), and where its counter and its lane's time are in memory:
-    they stay there as long as the slot.
+    batches (0: none, its row is its own), and for the part in C where in memory it counts: that
+    stays what it is as long as the slot.
     """
 
     run: Run
     front: Front
     ring_code: int
     sum_word: int
-    addresses: tuple[int, int]
+    places: tuple[Any, ...]
 
 
 def whole(args: tuple[Any, ...], at: int) -> int:

@@ -41,13 +41,14 @@ class Places(NamedTuple):
 
 
 class PlainLane:
-    """Stands for `_hot.Lane` where it was not built."""
+    """Stands for `_hot.Lane` where it was not built: it knows no shapes."""
 
-    def follow(self, *_run: object) -> None:
-        """Nothing compares calls but Python."""
+    #: The current run's ring word, without its time; 0: the next call begins one.
+    ring_code = 0
 
-    def clear(self) -> None:
-        """Nothing was followed."""
+    def forget(self) -> None:
+        """Nothing was known but the current run."""
+        self.ring_code = 0
 
 
 class PlainAccount:
@@ -78,7 +79,7 @@ def in_front_of(
     lane: Any,  # noqa: ANN401
     places: Places,
 ) -> NativeFunction:
-    """A function that counts calls like the run of `lane` itself, and leaves others to `probe`."""
+    """A function that counts calls of shapes that `lane` knows, and leaves others to `probe`."""
     if _hot is None:
         return probe
     what = {"shape": _hot.SHAPE, "data_ptr": _hot.DATA_PTR, "nbytes": _hot.NBYTES}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ws_guard.board import Board, BoardError, open_board
 from ws_guard.settings import ON_OVERFLOW_ACTIONS, Settings, read_settings
-from ws_guard.sizing import LAYOUTS, OPS, XQA_OPS, InputError, Layout, Plan
+from ws_guard.sizing import LAYOUTS, OLDEST_SEEN, OPS, XQA_OPS, InputError, Layout, Plan
 
 from .saying import say
 from .zone import ZONE_BYTES
@@ -134,7 +134,7 @@ class Probe:
         self._recorder: Recorder | None = None
         self._problems = problems
         for problem in problems:
-            say(f"{problem}; the default is used")
+            say(problem)
         self._contract: Contract | None = None
         #: What is held of the installed FlashInfer; "" where the probe is switched off.
         self.verdict = ""
@@ -146,7 +146,13 @@ class Probe:
         self._contract, verdict, reason = judge_installation()
         self.verdict = verdict
         if verdict == "mismatch":
-            say(f"the probe stays off: {reason}")
+            # A free-threaded Python is none of a contract's doing.
+            known = "; ws-guard verify compares it with what is known" if self._contract else ""
+            say(f"the probe stays off: {reason}{known}")
+        elif verdict == "not_installed" and not later:
+            # A plugin also comes into processes that have no use for FlashInfer.
+            needed = f"flashinfer-python {OLDEST_SEEN} or newer"
+            say(f"{reason}, no call will be seen: install {needed} into this environment")
         self._recorder = self._open_recorder(settings, plan, board, identity, verdict, reason)
         if self._contract is not None and self._contract.layout is not None:
             self._enter(self._contract, self._recorder)

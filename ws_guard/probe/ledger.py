@@ -15,6 +15,7 @@ from ws_guard.board.format import (
     COUNT_CAPTURED,
     COUNT_EAGER,
     COUNT_TUNING,
+    RING_OFFSET,
     SUM_EAGER,
     Header,
     pack_run,
@@ -54,27 +55,29 @@ class Ledger:
         self._parts = parts or Parts.of(recorder)
         #: Its number in the slot, which is also its lane there.
         self.lane = recorder.op_number(op)
-        #: For the hot path: what it compares a call with, the shapes that it may count by itself,
-        #: and the ring word of the current run, without its time.
+        #: For the hot path: what it compares a call with where that is not done in C, the shapes
+        #: that it may count by itself, and its part in C.
         self.run: Run = NO_RUN
         self.known: dict[Key, Known] = {}
-        self.ring_code = 0
         self.hot_lane = hot.Lane()
+        self._compares = isinstance(self.hot_lane, hot.PlainLane)
         #: Whether the tokens of the whole batch decide the carve: layout A's ragged entry alone.
         self.per_token = sizing.ENTRY_OF_OP[op] == "ragged" and recorder.layout.name == "A"
         self._shapes: dict[Key, _Judged] = {}
         self._rows: dict[Shape, Row] = {}
         self._set_aside: dict[Key, Known] = self.known
-        recorder.before_new_slot.append(self.hot_lane.clear)
-        recorder.on_new_slot.append(self._start_over)
+        # In this order: what the lane is told until then, it forgets.
+        recorder.before_new_slot.extend((self._start_over, self.hot_lane.forget))
         self._parts.graphs.on_capture.append(self._pause)
         self._parts.tuning.on_change.append(self._pause)
         self._parts.provisions.on_new.append(self._unlearn)
 
     def _start_over(self) -> None:
+        """Let go of the slot: first of all what the hot path holds of it."""
+        self.known = self._set_aside = {}
+        self._pause()
         self._shapes.clear()
         self._rows.clear()
-        self._unlearn()
 
     def _unlearn(self) -> None:
         self._set_aside = {}
@@ -86,13 +89,13 @@ class Ledger:
         with self.recorder.lock:
             paused = self._parts.graphs.capturing or self._parts.tuning.active
             self.known = {} if paused else self._set_aside
-            self.end_run()
+            self.hot_lane.forget()
+            self.run = NO_RUN
 
     def end_run(self) -> None:
         """Have the next call looked up, whatever it is like."""
-        self.hot_lane.clear()
+        self.hot_lane.ring_code = 0
         self.run = NO_RUN
-        self.ring_code = 0
 
     def follow(self, known: Known, shapes: dict[Key, Known], owner: object) -> None:
         """From now on the hot path counts calls like this one, found in `shapes`.
@@ -100,11 +103,15 @@ class Ledger:
         `owner` is the function that was called. A capture, tuning or another slot may have come
         meanwhile. No other thread comes between the look and what follows: that calls no Python.
         """
-        follow, arguments = self.hot_lane.follow, (owner, *known.front, *known.addresses)
+        if self._compares:
+            if self.known is shapes and not known.sum_word:
+                self.run = known.run
+            return
+        follow = self.hot_lane.follow
+        arguments = (owner, *known.front, known.run[0], known.ring_code, known.places)
         # Nothing here makes what the garbage collector counts: up to Python 3.11 it runs finalizers
         # right there.
         if self.known is shapes:
-            self.run = known.run
             follow(*arguments)
 
     def meet(self, met: Met) -> Handling | None:
@@ -178,17 +185,29 @@ class Ledger:
             sum_word = row.first_word + SUM_EAGER if row.folded else 0
             run = (*like, slot.words, word, slot.last_call)
             code = pack_run(0, row.number, Outcome.EAGER)
-            addresses = slot.address_of(word), slot.address_of(Header.LAST_CALL + self.lane)
-            self._set_aside[key] = Known(run, front, code, sum_word, addresses)
+            places = () if self._compares else self._places(word, sum_word)
+            self._set_aside[key] = Known(run, front, code, sum_word, places)
+
+    def _places(self, word: int, sum_word: int) -> tuple[Any, ...]:
+        """Where the part in C counts calls of a shape, sums up their batches, and notes runs."""
+        slot = self.recorder.slot
+        return (
+            slot.address_of(word),
+            slot.address_of(sum_word) if sum_word else 0,
+            slot.address_of(Header.LAST_CALL + self.lane),
+            slot.address_of(Header.LAST_RUN + self.lane),
+            slot.address_of(RING_OFFSET // 8),
+            slot.next_place,
+        )
 
     def _go_on(self, row: Row, outcome: Outcome) -> None:
         """Note a call that went well: another of the current run, or the first of a new one."""
         slot, code = self.recorder.slot, pack_run(0, row.number, outcome)
-        if self.ring_code == code:
+        if self.hot_lane.ring_code == code:
             slot.last_call[self.lane] = time.monotonic()
             return
         self.end_run()
-        self.ring_code = code
+        self.hot_lane.ring_code = code
         slot.begin_run(self.lane, row.number, outcome)
 
     def _beware(self, row: Row, trouble: Trouble, met: Met) -> Done:

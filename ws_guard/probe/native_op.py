@@ -191,14 +191,13 @@ def count_known(ledger: Ledger, shapes: dict[Key, Known], known: Known, owner: o
     words[word] += 1
     if sum_word:
         words[sum_word] += run[0]
-    if ledger.ring_code != code:
-        ledger.ring_code = code
+    if ledger.hot_lane.ring_code != code:
+        ledger.hot_lane.ring_code = code
         slot, lane = ledger.recorder.slot, ledger.lane
         moment = monotonic_ns() >> TICK_BITS << CODE_BITS | code
         slot.ring[slot.next_place()] = slot.last_run[lane] = moment
     times[ledger.lane] = monotonic()
-    if not sum_word:
-        ledger.follow(known, shapes, owner)
+    ledger.follow(known, shapes, owner)
 
 
 def _lse_at(where: Positions) -> int:

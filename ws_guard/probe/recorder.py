@@ -38,8 +38,8 @@ class Recorder:
         self.layout = layout
         self.lock = threading.RLock()
         #: Called before anything else when `slot` becomes another one: whoever holds addresses in
-        #: the old one lets go. These do not fail.
-        self.before_new_slot: list[Callable[[], object]] = []
+        #: the old one lets go, of them first of all, and takes up none until it is replaced.
+        self.before_new_slot: list[Callable[[], None]] = []
         #: Called whenever `slot` has become another one.
         self.on_new_slot: list[Callable[[], None]] = []
         #: Called after those.
@@ -225,14 +225,14 @@ class Recorder:
 
     def _replace_slot(self, slot: Slot) -> None:
         for let_go in self.before_new_slot:
-            let_go()
+            self._try(let_go)
         self.slot = slot
         for rebind in [*self.on_new_slot, *self.after_new_slot]:
             self._try(rebind)
 
-    def _try(self, rebind: Callable[[], None]) -> None:
+    def _try(self, told: Callable[[], None]) -> None:
         try:
-            rebind()
+            told()
         except Exception as error:  # noqa: BLE001 - at a fork, or while the engine exits
             self.stumbled(error)
 

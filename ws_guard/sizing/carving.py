@@ -84,15 +84,10 @@ def _short_external_counter(call: Call, layout: Layout) -> Refusal | None:
 
 
 class Need(NamedTuple):
-    """Bytes that a call needs inside the workspace: alignment padding, slabs, scratch written.
-
-    `scratch_exact` is False where scratch is an upper bound: the kernel writes no more than that,
-    perhaps less.
-    """
+    """Bytes that a call needs inside the workspace: alignment padding, slabs, scratch written."""
 
     total: int
     slabs: dict[Slab, int]
-    scratch_exact: bool
 
 
 def need(call: Call, layout: Layout, address: int = 0) -> Need:
@@ -111,7 +106,7 @@ def need(call: Call, layout: Layout, address: int = 0) -> Need:
         "softmax_stats": sizes.get("softmax_stats", 0),
         "scratch": written.bytes,
     }
-    return Need(offset + written.bytes, slabs, written.exact)
+    return Need(offset + written.bytes, slabs)
 
 
 def _need_of_slices(written: Scratch) -> Need:
@@ -121,4 +116,4 @@ def _need_of_slices(written: Scratch) -> Need:
         "softmax_stats": 0,
         "scratch": written.bytes,
     }
-    return Need(XQA_SEMAPHORE_BYTES + written.bytes, slabs, written.exact)
+    return Need(XQA_SEMAPHORE_BYTES + written.bytes, slabs)

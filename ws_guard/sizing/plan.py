@@ -42,7 +42,7 @@ class Deployment(NamedTuple):
     def planned_batch(self) -> int:
         """Rows of the worst step: sparse MLA hands every token of it over as a row of its own."""
         batch = self.max_num_batched_tokens or self.max_num_seqs
-        assert batch is not None, "checked() was not called"  # noqa: S101
+        assert batch is not None, "checked() was not called"  # noqa: S101 - for type checkers
         return batch
 
     @property
@@ -129,15 +129,7 @@ def judge(
     size = workspace_bytes
     threshold = overflow_threshold_batch(call, layout, size)
     overrun = overrun_batches(call, layout, size)
-    reasons = [
-        reason
-        for reason, holds in (
-            ("overflow", threshold is not None and call.batch > threshold),
-            ("overrun", overrun is not None),
-            ("grid_limit", call.batch > GRID_LIMIT_BATCH),
-        )
-        if holds
-    ]
+    reasons = _reasons(call.batch, threshold, overrun)
     worst = worst_need_bytes(call, layout)
     slabs = need(call, layout).slabs
     recommended = max(base_bytes + slabs["softmax_stats"], worst)
@@ -163,6 +155,16 @@ def judge(
         sites=[],
         notes=[],
     )
+
+
+def _reasons(batch: int, threshold: int | None, overrun: tuple[int, int] | None) -> list[str]:
+    """Why a call does not fit; nothing where it does."""
+    whys = {
+        "overflow": threshold is not None and batch > threshold,
+        "overrun": overrun is not None,
+        "grid_limit": batch > GRID_LIMIT_BATCH,
+    }
+    return [reason for reason, holds in whys.items() if holds]
 
 
 def _notes(deployment: Deployment, reasons: list[str]) -> list[str]:

@@ -1,0 +1,57 @@
+"""Misspelt flags of a launch command. `tests/real/vllm/test_flags.py` asks the engines' parsers."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ws_guard.engines.known_flags import known_flags
+from ws_guard.engines.reader import Asked, read_launch
+from ws_guard.sizing import InputError
+
+
+def notes_on(line: str, version: str = "0.33.0") -> list[str]:
+    asked = Asked(engine_version=version, heads=64)
+    return read_launch(asked, shlex.split(f"vllm serve some/model {line}"), {})[1]
+
+
+def test_a_misspelt_size_is_refused_with_the_one_that_was_meant() -> None:
+    said = (
+        r"--max-num-batched-tokenz of .* no flag of vllm: did you mean --max-num-batched-tokens\?"
+    )
+    with pytest.raises(InputError, match=said):
+        notes_on("--max-num-batched-tokenz 16384")
+
+
+def test_one_without_a_bearing_is_told() -> None:
+    # The engine will refuse it; it is nearer to --port than to any flag that is read
+    assert "ignored, no flag of vllm that is known here: --prot" in notes_on("--prot 8000")
+
+
+def test_a_newer_release_may_have_it() -> None:
+    told = "ignored, no flag of vllm that is known here: --max-seqs; did you mean --max-num-seqs?"
+    assert told in notes_on("--max-seqs 8", version="0.99.0")
+
+
+@pytest.mark.parametrize("key", ["max-num-batched-tokenz", "tp"])
+def test_a_misspelt_key_of_a_config_file(key: str, tmp_path: Path) -> None:
+    (tmp_path / "serve.yaml").write_text(f"{key}: 8\n")
+    with pytest.raises(InputError, match=f"--{key} of .* did you mean"):
+        notes_on(f"--config {tmp_path}/serve.yaml")
+
+
+def test_false_in_a_config_file_is_no_misspelling(tmp_path: Path) -> None:
+    # SGLang has no --no-enable-dp-attention: its reader of the file leaves a false out
+    (tmp_path / "serve.yaml").write_text("enable-dp-attention: false\n")
+    command = ["sglang", "serve", "some/model", "--config", str(tmp_path / "serve.yaml")]
+    launch, _ = read_launch(Asked(heads=128), command, {})
+    assert launch.attention_dp == 1
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_every_known_flag_has_a_number_of_values(engine: str) -> None:
+    values = known_flags(engine).values
+    assert set(values.values()) <= {"0", "1", "?", "*", "+"}
+    assert values["--trust-remote-code"] == "0"

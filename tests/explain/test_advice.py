@@ -1,0 +1,130 @@
+"""What to set: never less than what the engine has by itself, and never two things at odds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from messages import SGLANG, STATS, VLLM, overflow
+
+from ws_guard.explain.text import findings_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ws_guard.explain.finding import Finding
+
+    ExplainOne = Callable[..., Finding]
+
+MODEL = '"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128'
+#: 2 * 148 / 8 = 37 tiles of 128 rows, 64 heads, 128 floats each; with tmp_s 149 MiB.
+PLAN = overflow("batch_prefill_tmp_v", 64 * 37 * 128 * 128 * 4, 128 << 20)
+GATHERED = (
+    "non-default args: {'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, "
+    "'max_num_batched_tokens': 16384}"
+)
+#: 64 heads, 12,288 rows, in a workspace of 512 MiB of layout C.
+LARGE = overflow(STATS, 8 * 64 * 12_288 * 256 + (1 << 20), 512 << 20, 71)
+
+
+@pytest.mark.parametrize(
+    ("told", "variable", "default"),
+    [
+        ("vLLM API server version 0.26.0", VLLM, 394 << 20),
+        # 512 MiB for trtllm_mha, 384 MiB for dsa.
+        ("server_args=ServerArgs(tp_size=1)", SGLANG, 512 << 20),
+    ],
+    ids=["vllm", "sglang"],
+)
+def test_no_plan_makes_the_default_smaller(
+    told: str, variable: str, default: int, explain_one: ExplainOne
+) -> None:
+    lines = [told, f"{variable}={128 << 20}", "NVIDIA B200", MODEL, PLAN]
+    found = explain_one(lines)
+    # tmp_s: a float for each of the 64 * 37 * 128 rows.
+    assert found.need_bytes == 64 * 37 * 128 * (128 + 1) * 4
+    assert found.recommended_workspace_bytes == default
+    assert found.env == {variable: str(default)}
+    assert any(f"{variable} below {default:,}" in note for note in found.notes)
+
+
+def test_a_plan_beyond_the_default_is_told_as_it_is(explain_one: ExplainOne) -> None:
+    # Ten times the tiles.
+    plan = overflow("batch_prefill_tmp_v", 64 * 370 * 128 * 128 * 4, 128 << 20)
+    found = explain_one(["vLLM API server version 0.26.0", MODEL, plan])
+    assert found.env == {VLLM: str(64 * 370 * 128 * (128 + 1) * 4)}
+    assert not any("below" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    "told", ["vLLM API server version 0.10.2", "vLLM is here, flashinfer-python==0.2.9"]
+)
+def test_the_default_of_older_releases_is_not_known(told: str, explain_one: ExplainOne) -> None:
+    found = explain_one([told, "NVIDIA B200", MODEL, PLAN])
+    assert found.env == {VLLM: str(64 * 37 * 128 * (128 + 1) * 4)}
+
+
+def test_a_slab_of_no_known_site_stands_above_the_default(explain_one: ExplainOne) -> None:
+    """SGLang's sites cannot ask for it: a backend that the table does not know did."""
+    stats = 8 * 64 * 100 * 256 + (1 << 20)
+    counter = overflow(STATS, stats, 12 << 20, 49)
+    found = explain_one(["sglang==0.5.23", "flashinfer-python==0.6.14", "dcp=1", counter])
+    assert found.env == {SGLANG: str((512 << 20) + stats)}
+
+
+def test_what_sizes_itself_is_not_set(explain_one: ExplainOne) -> None:
+    """vLLM 0.33 sizes sparse MLA for the step, so that only the variable can have been too low."""
+    told = [
+        "vLLM API server version 0.33.0",
+        GATHERED,
+        '"num_attention_heads": 64',
+        f"{VLLM}={512 << 20}",
+        'File "/x/vllm/v1/attention/backends/mla/flashinfer_mla_sparse.py", line 9, in forward',
+        "    out = trtllm_batch_decode_with_kv_cache_mla(",
+    ]
+    found = explain_one([*told, LARGE])
+    assert (found.confidence, found.workspace_bytes) == ("exact", (512 << 20,))
+    assert (found.env, found.set) == ({}, (f"unset {VLLM}",))
+    # 394 MiB + 8 * 64 * 16,384 * 256 + 1 MiB: what vLLM makes of it then.
+    assert found.recommended_workspace_bytes == 2_561_671_168
+    text = findings_text([found])
+    assert f"  unset: {VLLM}" in text
+    assert "  set: " not in text
+
+
+def test_what_may_size_itself_is_set_and_no_note_speaks_against_it(
+    explain_one: ExplainOne,
+) -> None:
+    """Without tokens of a step and the model's kind it may as well be dense attention."""
+    told = [
+        "vLLM API server version 0.33.0",
+        (
+            "non-default args: {'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, "
+            "'max_num_seqs': 2048}"
+        ),
+        '"num_attention_heads": 64',
+    ]
+    stats = 8 * 64 * 2_048 * 256 + (1 << 20)
+    found = explain_one([*told, overflow(STATS, stats, 200_000_000, 71)])
+    assert found.env == {VLLM: str((394 << 20) + stats)}
+    (note,) = [note for note in found.notes if "sizes" in note and "itself" in note]
+    assert note.startswith("if it is sparse_mla:")
+
+
+def test_the_default_size_is_not_of_what_sizes_itself(explain_one: ExplainOne) -> None:
+    """394 MiB under DCP: dense attention has them, sparse MLA would have been given more."""
+    told = [
+        "vLLM API server version 0.33.0",
+        (
+            "non-default args: {'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, "
+            "'max_num_seqs': 4096}"
+        ),
+        '"num_attention_heads": 64',
+    ]
+    # 64 heads, 4,096 requests: 513 MiB.
+    stats = 8 * 64 * 4_096 * 256 + (1 << 20)
+    found = explain_one([*told, overflow(STATS, stats, 394 << 20, 71)])
+    assert found.env == {VLLM: str((394 << 20) + stats)}
+    assert (found.solutions[0].batch_size, found.solutions[0].lowest_q_len) == (4_096, 1)
+    # Dense attention: how many tokens each request drafts is not told.
+    assert found.solutions[0].highest_q_len != 1

@@ -1,0 +1,79 @@
+"""Every flag that the engines' parsers take, and what a misspelt one may have meant.
+
+`vllm_flags.txt` and `sglang_flags.txt` are the spellings with the number of their values (0, 1, ?,
+* or +), of all releases looked at; `tests/real/vllm/test_flags.py` holds them against the parsers.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NamedTuple
+
+#: Likeness from which on a flag is taken for a misspelt one: `--max-batch-tokens` is 0.86 like
+#: `--max-num-batched-tokens`, `--max-seq-len` 0.79 like `--max-model-len`.
+_ALIKE = 0.75
+_GLUED = re.compile(r"(-[a-z]+)(\d+)")
+#: `plan`'s own, that somebody may write behind the `--`.
+_OWN = (
+    "--heads",
+    "--max-q-len",
+    "--workspace-bytes",
+    "--flashinfer",
+    "--gpu",
+    "--sm-count",
+    "--engine",
+    "--engine-version",
+    "--sweep",
+    "--plot",
+    "--json",
+)
+
+
+class KnownFlags(NamedTuple):
+    """The flags of an engine's parser: the number of values by spelling."""
+
+    values: Mapping[str, str]
+
+    def complete(self, name: str) -> str | None:
+        """The flag that argparse takes `name` for: itself, or the only one that begins so."""
+        if name in self.values:
+            return name
+        if name[:2] in self.values:
+            return name  # `-O3`, `-n2`: the value is glued on
+        hits = [spelling for spelling in self.values if spelling.startswith(name)]
+        return hits[0] if len(hits) == 1 else None
+
+    def meant(self, name: str, read: Collection[str], lent: Mapping[str, str]) -> str | None:
+        """What to write instead of a flag that the engine does not have; None where it is far off.
+
+        `read` are the spellings that bear on sizes; `lent` are those of another engine, with what
+        this one calls the same.
+        """
+        glued = _GLUED.fullmatch(name)
+        if glued and glued[1] in read:
+            return f"{glued[1]} {glued[2]}"
+        if name in lent:
+            return lent[name]
+        begun = [spelling for spelling in read if spelling.startswith(name)]
+        if begun and name != "--":
+            return " or ".join(begun)
+        if name in _OWN:
+            return f"{name} of ws-guard plan, before the command"
+        if name.startswith("--no-") and f"--{name.removeprefix('--no-')}" in self.values:
+            return None
+        # Where a flag without a bearing is nearer no size is wrong; the engine will refuse it.
+        sizes = {**lent, **{spelling: spelling for spelling in read}}
+        nearest = get_close_matches(name, {*self.values, *sizes}, n=1, cutoff=_ALIKE)
+        return sizes.get(nearest[0]) if nearest else None
+
+
+@functools.cache
+def known_flags(engine: str) -> KnownFlags:
+    """The flags of an engine by its name, as they are in the releases looked at."""
+    text = Path(__file__).with_name(f"{engine}_flags.txt").read_text(encoding="ascii")
+    words = text.split()
+    return KnownFlags(dict(zip(words[::2], words[1::2], strict=True)))
