@@ -40,6 +40,13 @@ def root() -> None:
 
 
 @pytest.fixture
+def chosen_pids(root: None) -> None:  # noqa: ARG001 - root's to choose as well
+    """Whoever starts a process can say which pid it gets."""
+    if not os.path.exists("/proc/sys/kernel/ns_last_pid"):
+        unavailable("this kernel lets nobody choose the next pid")
+
+
+@pytest.fixture
 def board(tmp_path: Path) -> Board:
     """A private board that nobody has made yet."""
     return Board(str(tmp_path / "board"))

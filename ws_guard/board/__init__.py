@@ -8,6 +8,7 @@ from .directory import Board, BoardError, open_board
 from .format import ACTIONS, MAX_WORKSPACES, OVERFLOW, OVERRUN, Outcome, Shape
 
 if TYPE_CHECKING:
+    from .opening import in_time, open_slot
     from .reader import OTHER_FORMAT, Row, SlotError, SlotReader, SlotView, list_slots
     from .ring import LastCall, LastCalls
     from .tidy import remove_dead
@@ -30,12 +31,21 @@ __all__ = [
     "SlotError",
     "SlotReader",
     "SlotView",
+    "in_time",
     "list_slots",
     "open_board",
+    "open_slot",
     "remove_dead",
 ]
 
-_HOMES = {"LastCall": "ring", "LastCalls": "ring", "Slot": "writer", "remove_dead": "tidy"}
+_HOMES = {
+    "LastCall": "ring",
+    "LastCalls": "ring",
+    "Slot": "writer",
+    "in_time": "opening",
+    "open_slot": "opening",
+    "remove_dead": "tidy",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -65,6 +65,11 @@ def is_alive(fd: int, pid: int, start_ticks: int, namespace: int) -> bool:
         return False
     if not namespace or namespace != pid_namespace() or not start_ticks:
         return True
+    return is_running(pid, start_ticks)
+
+
+def is_running(pid: int, start_ticks: int) -> bool:
+    """Whether the process that started at these ticks still runs, in our own pid namespace."""
     found = pid_start_ticks(pid)
     return found == start_ticks if found else exists(pid)
 

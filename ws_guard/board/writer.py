@@ -75,6 +75,7 @@ class Slot:
         self._address = 0
         self._bytes = memoryview(memory)
         self._fd = fd
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._folds: dict[tuple[int, int, int], int] = {}
         self._worst: dict[int, int] = {}
@@ -132,11 +133,10 @@ class Slot:
         return slot
 
     def _write_header(self) -> None:
-        pid = os.getpid()
         self.words[Header.VERSION] = VERSION
         self.words[Header.SLOT_BYTES] = SLOT_BYTES
-        self.words[Header.PID] = pid
-        self.words[Header.PID_START_TICKS] = liveness.pid_start_ticks(pid)
+        self.words[Header.PID] = self._pid
+        self.words[Header.PID_START_TICKS] = liveness.pid_start_ticks(self._pid)
         self.words[Header.PID_NAMESPACE] = liveness.pid_namespace()
         self.words[Header.ATTACHED_NS] = self.attached_ns
         self._clocks[Header.ATTACHED_CLOCK] = self._attached_clock
@@ -193,9 +193,9 @@ class Slot:
 
     def _write_shape(self, row: int, shape: Shape) -> None:
         data = pack_shape(shape)
-        start = ROWS_OFFSET + row * ROW_BYTES + 8
-        self._bytes[start : start + SHAPE_BYTES] = data
-        self.words[_row_word(row)] = seal(data)
+        start = ROWS_OFFSET + row * ROW_BYTES
+        # In one go: of a worker that is killed in between, a row would say nothing.
+        self._bytes[start : start + 8 + SHAPE_BYTES] = seal(data).to_bytes(8, "little") + data
 
     def begin_run(self, lane: int, row: int, outcome: Outcome) -> None:
         """From now on the calls of a lane are of another row or outcome; the first is made now."""
@@ -256,6 +256,13 @@ class Slot:
         with self._lock:
             self.words[Header.PROBE_ERRORS] += 1
 
+    def is_removed(self) -> bool:
+        """Whether somebody has taken the slot off the board under its worker."""
+        try:
+            return self._fd is not None and os.fstat(self._fd).st_nlink == 0
+        except OSError:
+            return False
+
     def saw_trouble(self) -> bool:
         """Whether a worker that exits now may have died of an overflow or overrun.
 
@@ -272,8 +279,11 @@ class Slot:
         return observed or bool(dying)
 
     def close(self) -> None:
-        """Leave the board cleanly: the slot is marked closed and removed."""
-        if self.path is not None:
+        """Leave the board cleanly: the slot is marked closed and removed.
+
+        A child that was forked behind Python's back has the slot of its parent, and leaves it be.
+        """
+        if self.path is not None and self._pid == os.getpid():
             self.words[Header.CLOSED_NS] = time.time_ns()
             # Already removed, or the directory is: then nothing is left to tidy.
             with contextlib.suppress(OSError):

@@ -282,7 +282,7 @@ class Ledger:
         if row is None:
             need = sizing.need(call, self.recorder.layout, native.workspace_address).total
             seen = shape._replace(first_seen_ns=time.time_ns())
-            row = Row(*self.recorder.slot.add_row(seen, need))
+            row = Row(*self.recorder.add_row(seen, need))
             if len(self._rows) < _MAX_SHAPES:
                 self._rows[shape] = row
         return row

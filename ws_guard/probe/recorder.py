@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ws_guard.board import ACTIONS, MAX_WORKSPACES, OVERFLOW, Board, Shape, Slot
+from ws_guard.board import ACTIONS, MAX_WORKSPACES, OVERFLOW, Board, Shape, Slot, open_slot
 from ws_guard.board.format import Header, event_word
 from ws_guard.sizing import Layout
 
@@ -145,16 +145,19 @@ class Recorder:
             self.attach_if_pending()
 
     def _open_slot(self) -> Slot:
-        slot = Slot.in_memory("no board") if self._board is None else Slot.on_board(self._board)
-        if slot.problem and self._board is not None:
+        board = self._board
+        slot = Slot.in_memory("no board") if board is None else open_slot(board)
+        if slot.problem and board is not None:
             self.warn(f"not observed: {slot.problem}")
         self._publish(slot)
-        if self._board is not None and slot.path is not None:
-            from ws_guard.board import remove_dead  # with the reading end, which is loaded for it
+        if board is not None and slot.path is not None:
+            # With the reading end, which is loaded for it.
+            from ws_guard.board import in_time, remove_dead
 
             # Once described, so that this worker is never missing from the board.
             identity = self._document.get("engine", ""), self._document.get("rank", "")
-            remove_dead(self._board, *identity, keep=slot.path)
+            with contextlib.suppress(TimeoutError):
+                in_time(lambda: remove_dead(board, *identity, keep=slot.path))
         return slot
 
     def _publish(self, slot: Slot) -> None:
@@ -162,6 +165,17 @@ class Recorder:
             slot.describe(self._document)
         except ValueError as error:
             self.warn(str(error))
+        self._look_after(slot)
+
+    def add_row(self, shape: Shape, need_bytes: int) -> tuple[int, int, bool]:
+        """`Slot.add_row`, and a look whether anybody can see it."""
+        self._look_after(self.slot)
+        return self.slot.add_row(shape, need_bytes)
+
+    def _look_after(self, slot: Slot) -> None:
+        """Say once that the slot was taken off the board: the worker runs on, unobserved."""
+        if slot.is_removed():
+            self.warn(f"no longer observed: somebody has removed {slot.path}")
 
     def forget_slot(self) -> None:
         """In a forked child: the parent's slot stays the parent's.
