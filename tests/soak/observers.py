@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -132,7 +132,14 @@ class Scraper(NamedTuple):
 
 
 def _nice(much: int) -> tuple[str, ...]:
-    return ("nice", "-n", str(much)) if much else ()
+    """Before a command: a session of its own, for Linux weighs sessions first, and niceness."""
+    return ("setsid", "nice", "-n", str(much)) if much else ()
+
+
+def _weigh_session(pid: int, nice: int) -> None:
+    if nice:
+        with suppress(OSError):  # a kernel that does not weigh sessions
+            Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
 
 @contextmanager
@@ -144,6 +151,7 @@ def exporter(board: str, workers: int, folder: Path, nice: int) -> Iterator[Expo
     with running(
         *_nice(nice), *command, log=log, WS_GUARD_EXPECTED_WORKERS=str(workers)
     ) as process:
+        _weigh_session(process.pid, nice)
         wait_for("exporter", lambda: fetch(f"http://{address}/livez")[0] == 200)
         yield Exporter(address, process.pid, log)
 
@@ -173,5 +181,6 @@ def scraper(target: str, folder: Path, nice: int) -> Iterator[Scraper]:
         *(f"--storage.tsdb.path={folder / 'tsdb'}", "--storage.tsdb.retention.time=1d"),
     )
     with running(*_nice(nice), *command, log=log) as process:
+        _weigh_session(process.pid, nice)
         wait_for("Prometheus", lambda: fetch(f"http://{address}/-/ready")[0] == 200)
         yield Scraper(Prometheus(f"http://{address}"), process.pid, log)

@@ -116,7 +116,7 @@ class Fate:
         """End a worker and start the next of its rank, unless that is under way."""
         thread = self._busy.get(rank)
         if thread is None or not thread.is_alive():
-            self._busy[rank] = threading.Thread(target=self._replace, args=(rank, how))
+            self._busy[rank] = threading.Thread(target=self._replace, args=(rank, how), daemon=True)
             self._busy[rank].start()
 
     def _replace(self, rank: int, how: str) -> None:
