@@ -77,7 +77,7 @@ def judge(scraper: Scraper, lives: list[Life], seconds: float) -> Findings:
         for life, scraped in zip(own, seen, strict=False):
             told_of += 1
             instants += len(scraped)
-            wrong, looked = _inconsistent(scraped)
+            wrong, looked = inconsistent(scraped)
             histograms += looked
             last = scraped[max(scraped)]
             wrong += _unlike_its_book(life, scraped)
@@ -125,7 +125,7 @@ def _unlike_its_book(life: Life, scraped: Instants) -> list[str]:
     return wrong
 
 
-def _inconsistent(scraped: Instants) -> tuple[list[str], int]:
+def inconsistent(scraped: Instants) -> tuple[list[str], int]:
     """What does not fit together within a scrape, or from one to the next; histograms looked at."""
     wrong: list[str] = []
     looked = 0

@@ -13,7 +13,6 @@ Exit code 0 where all of that held, 1 where it did not.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
@@ -23,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,97 +31,19 @@ sys.path.insert(0, str(HERE))
 
 import history  # noqa: E402
 from book import ACTIONS  # noqa: E402
-from crew import ENDS, Crew, Life  # noqa: E402
+from crew import Crew, Life  # noqa: E402
+from fate import HOARDER, VETERANS, Fate  # noqa: E402
 from observers import Exporter, Scraper, exporter, scraper  # noqa: E402
+from report import Report, table  # noqa: E402
 from scales import Scales, cpu_seconds  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Ranks that nobody ends before the end: one as all others, one that meets a new shape each step.
-VETERANS, HOARDER = (0, 1), 1
 #: What the exporter may have grown by once it has settled.
 _GROWTH = 1.25
 #: Series that tell of something wrong with the probe, the board or the exporter.
 NEVER = ("probe_errors_total", "board_read_errors_total", "identity_conflicts", "overruns_total")
-
-
-@dataclass
-class Report:
-    """What came of it."""
-
-    seed: int
-    seconds: float
-    workers: int
-    calls_per_second_asked: float
-    calls_eager: int = 0
-    calls_replayed: int = 0
-    calls_captured: int = 0
-    calls_tuning: int = 0
-    calls_per_second: float = 0.0
-    calls_told_by_prometheus: float = 0.0
-    overflows: dict[str, int] = field(default_factory=dict)
-    lives: int = 0
-    ends: dict[str, int] = field(default_factory=dict)
-    calls_in_doubt: int = 0
-    most_in_doubt: int = 0
-    lives_in_doubt: int = 0
-    slowest_to_tell_s: float = 0.0
-    worst_delay_ms: int = 0
-    scrapes_failed: int = 0
-    scrapes: dict[str, float] = field(default_factory=dict)
-    instants_checked: int = 0
-    histograms_checked: int = 0
-    events_told: dict[str, int] = field(default_factory=dict)
-    exporter_mb_settled: float = 0.0
-    exporter_mb_end: float = 0.0
-    exporter_descriptors: list[int] = field(default_factory=list)
-    exporter_cpu_percent: float = 0.0
-    prometheus_mb_end: float = 0.0
-    workers_mb: dict[str, list[float]] = field(default_factory=dict)
-    workers_descriptors: dict[str, list[int]] = field(default_factory=dict)
-    load_average: list[float] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-
-class Fate:
-    """Ends workers at random moments and starts them again, until the time is over."""
-
-    def __init__(self, crew: Crew, watched_by: Scraper, options: argparse.Namespace) -> None:
-        self._crew, self._scraper = crew, watched_by
-        self._random = random.Random(options.seed + 1)  # noqa: S311
-        self._mortal = range(len(VETERANS), options.workers)
-        self._every, self._group_every = options.kill_every, options.group_every
-        self._busy: dict[int, threading.Thread] = {}
-
-    def rule(self, seconds: float) -> None:
-        """Until so many seconds from now."""
-        end = time.monotonic() + seconds
-        group_at = time.monotonic() + self._group_every
-        while time.monotonic() < end:
-            pause = self._random.expovariate(1 / self._every)
-            time.sleep(min(pause, max(0.0, end - time.monotonic())))
-            if time.monotonic() >= group_at:
-                group_at += self._group_every
-                for rank in self._mortal[len(self._mortal) // 2 :]:
-                    self._strike(rank, "SIGKILL")
-            else:
-                how = self._random.choices([*ENDS], [*ENDS.values()])[0]
-                self._strike(self._random.choice(self._mortal), how)
-        for thread in self._busy.values():
-            thread.join()
-
-    def _strike(self, rank: int, how: str) -> None:
-        """End a worker and start the next of its rank, unless that is under way."""
-        thread = self._busy.get(rank)
-        if thread is None or not thread.is_alive():
-            self._busy[rank] = threading.Thread(target=self._replace, args=(rank, how), daemon=True)
-            self._busy[rank].start()
-
-    def _replace(self, rank: int, how: str) -> None:
-        self._crew.end(self._crew.current[rank], how, self._scraper)
-        with contextlib.suppress(TimeoutError):  # the next one's problem is told by its own end
-            self._crew.start(rank)
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -275,23 +196,6 @@ def _events(told_by: Exporter, lives: Sequence[Life], report: Report) -> list[st
     if others := kinds.keys() - {"overflow", "death"}:
         problems.append(f"events that nobody made: {sorted(others)}")
     return problems
-
-
-def table(report: Report) -> str:
-    """The figures, a line each."""
-    lines = []
-    for name, value in asdict(report).items():
-        if name == "problems":
-            continue
-        if isinstance(value, dict):
-            value = ", ".join(f"{key} {_number(each)}" for key, each in value.items())
-        lines.append(f"{name.replace('_', ' '):<28}{_number(value)}")
-    verdict = f"{len(report.problems)} PROBLEMS" if report.problems else "all counts are equal"
-    return "\n".join([*lines, "", verdict, *report.problems[:50]])
-
-
-def _number(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 def main() -> int:

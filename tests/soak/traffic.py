@@ -40,10 +40,10 @@ _TRIES = 100
 
 
 class Step(NamedTuple):
-    """One shape, ready to be called: its op, its arguments, where it is counted.
+    """One shape, ready to be called: its entry, its arguments, and where it is counted.
 
-    `cells` and `additions` are words of the book and what one eager call adds to each. `action` is
-    what a probe does about it where the launcher refuses it.
+    `eager` is the cell of the book for its eager calls, `action` what a probe does about it where
+    the launcher refuses it.
     """
 
     entry: Entry
