@@ -131,14 +131,15 @@ class Scraper(NamedTuple):
         return [line for line in self.log.read_text().splitlines() if "level=info" not in line]
 
 
-def _nice(much: int) -> tuple[str, ...]:
-    """Before a command: a session of its own, for Linux weighs sessions first, and niceness."""
-    return ("setsid", "nice", "-n", str(much)) if much else ()
+def _apart(nice: int) -> tuple[str, ...]:
+    """Before a command whose session is weighed by itself."""
+    return ("setsid", "nice", "-n", str(nice)) if nice else ()
 
 
-def _weigh_session(pid: int, nice: int) -> None:
+def weigh_session(pid: int, nice: int) -> None:
+    """Give a process's session its niceness: Linux weighs sessions before it weighs processes."""
     if nice:
-        with suppress(OSError):  # a kernel that does not weigh sessions
+        with suppress(OSError):  # a kernel that does not
             Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
 
@@ -149,10 +150,10 @@ def exporter(board: str, workers: int, folder: Path, nice: int) -> Iterator[Expo
     command = (sys.executable, "-m", "ws_guard", "serve", "--board", board, "--listen", address)
     log = folder / "exporter.log"
     with running(
-        *_nice(nice), *command, log=log, WS_GUARD_EXPECTED_WORKERS=str(workers)
+        *_apart(nice), *command, log=log, WS_GUARD_EXPECTED_WORKERS=str(workers)
     ) as process:
-        _weigh_session(process.pid, nice)
         wait_for("exporter", lambda: fetch(f"http://{address}/livez")[0] == 200)
+        weigh_session(process.pid, nice)
         yield Exporter(address, process.pid, log)
 
 
@@ -180,7 +181,7 @@ def scraper(target: str, folder: Path, nice: int) -> Iterator[Scraper]:
         *("prometheus", f"--config.file={config}", f"--web.listen-address={address}"),
         *(f"--storage.tsdb.path={folder / 'tsdb'}", "--storage.tsdb.retention.time=1d"),
     )
-    with running(*_nice(nice), *command, log=log) as process:
-        _weigh_session(process.pid, nice)
+    with running(*_apart(nice), *command, log=log) as process:
         wait_for("Prometheus", lambda: fetch(f"http://{address}/-/ready")[0] == 200)
+        weigh_session(process.pid, nice)
         yield Scraper(Prometheus(f"http://{address}"), process.pid, log)

@@ -33,13 +33,16 @@ import history  # noqa: E402
 from book import ACTIONS  # noqa: E402
 from crew import Crew, Life  # noqa: E402
 from fate import HOARDER, VETERANS, Fate  # noqa: E402
-from observers import Exporter, Scraper, exporter, scraper  # noqa: E402
+from observers import Exporter, Scraper, exporter, scraper, weigh_session  # noqa: E402
 from report import Report, table  # noqa: E402
 from scales import Scales, cpu_seconds  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+#: How much less nice exporter and Prometheus are than the workers, where that is said at all: a
+#: scrape that takes longer than a second is a failed one.
+_BEFORE = 5
 #: What the exporter may have grown by once it has settled.
 _GROWTH = 1.25
 #: Series that tell of something wrong with the probe, the board or the exporter.
@@ -50,11 +53,13 @@ def run(options: argparse.Namespace) -> Report:
     """The whole of it."""
     folder = Path(options.folder or tempfile.mkdtemp(prefix="ws_guard-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
+    weigh_session(os.getpid(), options.nice)
+    before_them = options.nice and options.nice - _BEFORE
     report = Report(options.seed, options.seconds, options.workers, options.rate)
     with (
         tempfile.TemporaryDirectory(dir="/dev/shm", prefix="ws_guard-soak-") as board,
-        exporter(board, options.workers, folder, options.nice) as told_by,
-        scraper(told_by.address, folder, options.nice) as watched_by,
+        exporter(board, options.workers, folder, before_them) as told_by,
+        scraper(told_by.address, folder, before_them) as watched_by,
     ):
         began = time.monotonic()
         crew = Crew(folder, board, options.workers, options.rate, options.seed, told_by)
@@ -208,7 +213,7 @@ def main() -> int:
     parser.add_argument("--kill-every", type=float, default=10, help="seconds, on average")
     parser.add_argument("--group-every", type=float, default=600, help="seconds")
     parser.add_argument(
-        "--nice", type=int, default=0, help="of exporter and Prometheus, on a machine that is busy"
+        "--nice", type=int, default=0, help="of the workers' session, where others are busy as well"
     )
     parser.add_argument("--json", type=Path, help="where to write the report")
     parser.add_argument("--folder", help="where to keep books, logs and Prometheus' data")
