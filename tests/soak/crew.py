@@ -26,8 +26,6 @@ Account = dict[Series, Bounds]
 PATIENCE_SECONDS = 60
 _LOOK_SECONDS = 0.25
 _AT_WORK_SECONDS = 1.0
-#: An event that is not in the ring yet is told at the second look at the board.
-_TOLD_SECONDS = 2.0
 ON_OVERFLOW = ("observe", "raise", "split")
 #: Orders to end, and how often each is given.
 ENDS = {"SIGKILL": 5, "SIGTERM": 3, "exit": 2}
@@ -61,6 +59,11 @@ class Life:
     @property
     def left_in_order(self) -> bool:
         return self.ended in ("exit", "SIGTERM")
+
+    @property
+    def overflows(self) -> int:
+        """As the exporter told them."""
+        return round(sum(n for (name, *_), n in self.told.items() if name == "overflows_total"))
 
     @property
     def calling(self) -> bool:
@@ -184,6 +187,7 @@ class Crew:
         if (health.get("pid"), health.get("alive")) != (life.pid, False):
             life.problems.append(f"/health tells {health.get('pid')}, {health.get('alive')}")
         self._wait(life, "Prometheus has it", lambda: scraper.last(life.rank) == told)
+        self._wait(life, "its death is written", lambda: self._exporter.has_told_death(life.pid))
 
     def _leave(self, life: Life, scraper: Scraper) -> None:
         """An exit in good order: to the last call, all is told before the worker goes."""
@@ -201,7 +205,8 @@ class Crew:
         life.told, _ = self._page_of(life)
         self._expect(life, "once it stopped", life.account, life.told)
         self._wait(life, "Prometheus has it", lambda: scraper.last(life.rank) == life.told)
-        time.sleep(_TOLD_SECONDS)
+        made, written = life.overflows, self._exporter.overflows_told
+        self._wait(life, "its overflows are written", lambda: written(life.pid) == made)
         life.book.words[Header.ORDER] = Order.EXIT
         self._wait_for_end(life, 0)
         self._see_exit(life)
@@ -217,6 +222,9 @@ class Crew:
         else:  # stays where an error was raised within the last minute: both may be
             self._wait(life, "its life is over", lambda: self._page_of(life)[1] != 1.0)
             life.stays = self._page_of(life)[1] == 0.0
+        if life.stays:
+            told = self._exporter.has_told_death
+            self._wait(life, "its death is written", lambda: told(life.pid))
 
     def _take_account(self, life: Life) -> None:
         life.account, life.doubt = life.book.account(), life.book.doubt()

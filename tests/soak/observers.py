@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PREFIX = "ws_guard_"
-COUNTED = ("native_calls_total", "overflows_total", "overruns_total", "batch_size_bucket")
-COUNTED += ("batch_size_count", "batch_size_sum")
 #: What stays once a worker is dead; the histogram leaves, as docs/METRICS.md says.
 LASTING = ("native_calls_total", "overflows_total", "overruns_total")
+COUNTED = (*LASTING, "batch_size_bucket", "batch_size_count", "batch_size_sum")
 #: The label of each series besides engine, rank and op.
 _OWN_LABELS = ("mode", "action", "le")
 _LINE = re.compile(rf"^{PREFIX}(\w+)\{{(.*)\}} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _SCRAPE_SECONDS = 1
+#: Answers that a busy machine may owe.
+_TRIES = 3
 
 Told = dict[Series, float]
 T = TypeVar("T")
@@ -73,8 +74,7 @@ class Exporter(NamedTuple):
 
     def page(self) -> Page:
         """Its /metrics, parsed."""
-        status, text = fetch(f"http://{self.address}/metrics")
-        assert status == 200, text
+        text = self._get("/metrics")
         counts: dict[str, Told] = {}
         alone: dict[str, dict[str, float]] = {
             "worker_up": {},
@@ -91,13 +91,32 @@ class Exporter(NamedTuple):
 
     def worker(self, rank: int) -> dict[str, Any] | None:
         """What /health tells of a worker."""
-        workers = json.loads(fetch(f"http://{self.address}/health")[1])["workers"]
+        workers = json.loads(self._get("/health"))["workers"]
         found: dict[str, Any] | None = next((w for w in workers if w["rank"] == str(rank)), None)
         return found
 
-    def events(self) -> list[dict[str, Any]]:
-        """The JSON lines that it wrote."""
-        return [json.loads(line) for line in self._lines() if line.startswith("{")]
+    def _get(self, path: str) -> str:
+        for _ in range(_TRIES):
+            status, text = fetch(f"http://{self.address}{path}")
+            if status in (200, 503):
+                return text
+        raise RuntimeError(f"{path} answered {status}: {text}")
+
+    def events(self, pid: int | None = None) -> list[dict[str, Any]]:
+        """The JSON lines that it wrote, of one worker or all."""
+        own = "" if pid is None else f'"pid": {pid}'
+        lines = [line for line in self._lines() if line.startswith("{") and own in line]
+        events = [json.loads(line) for line in lines]
+        return [event for event in events if pid in (None, event["pid"])]
+
+    def overflows_told(self, pid: int) -> int:
+        """How many overflows of a worker it wrote lines of."""
+        events = self.events(pid)
+        return sum(event.get("count", 1) for event in events if event["event"] == "overflow")
+
+    def has_told_death(self, pid: int) -> bool:
+        """Whether it wrote a line of a worker's death."""
+        return any(event["event"] == "death" for event in self.events(pid))
 
     def other_lines(self) -> list[str]:
         """What else it wrote, but for where it listens."""

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 WORKERS = 5
 COMMAND = (
     *(sys.executable, str(HERE / "soak.py"), "--workers", str(WORKERS), "--rate", "2000"),
-    *("--seconds", "12", "--kill-every", "1.5", "--group-every", "6"),
+    *("--seconds", "10", "--kill-every", "1.5", "--group-every", "5"),
 )
 
 
