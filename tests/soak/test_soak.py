@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 WORKERS = 5
 COMMAND = (
     *(sys.executable, str(HERE / "soak.py"), "--workers", str(WORKERS), "--rate", "2000"),
-    *("--seconds", "10", "--kill-every", "1.5", "--group-every", "5"),
+    *("--seconds", "10", "--kill-every", "1", "--group-every", "5"),
 )
 
 
@@ -35,8 +35,8 @@ def test_everybody_tells_what_the_workers_say_they_made(tmp_path: Path) -> None:
     ran = report["calls_eager"] + report["calls_replayed"]
     told = report["calls_told_by_prometheus"]
     assert 0 < ran <= told <= ran + report["calls_in_doubt"]
-    # All in order at the end, and before that at least three of them at once.
+    # In the end all of them exit in good order; before that some made room for a next life.
     assert report["ends"]["exit"] >= WORKERS
-    assert report["lives"] == sum(report["ends"].values()) > WORKERS + 1
+    assert report["lives"] == sum(report["ends"].values()) > WORKERS
     assert report["calls_replayed"] > 0
     assert report["histograms_checked"] > report["instants_checked"] > 0
