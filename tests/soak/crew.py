@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from book import Book, Bounds, Header, Order, Series, State
-from observers import Exporter, Scraper, Told, differences, lasting
+from observers import Exporter, Scraper, Told, differences, lasting, told_of_life
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable
 
 HERE = Path(__file__).parent
@@ -44,6 +45,8 @@ class Life:
     on_overflow: str
     handles_sigterm: bool
     pid: int = 0
+    #: Before it was forked, in seconds of the epoch.
+    born: float = field(default_factory=time.time)
     ended: str = ""
     doubt: int = 0
     account: Account = field(default_factory=dict)
@@ -110,6 +113,7 @@ class Crew:
             with self._change:
                 if "forked" in told:
                     self._forked[told["rank"]] = told["forked"]
+                    self._ended.pop(told["forked"], None)  # another one's, long ago
                 else:
                     self._ended[told["ended"]] = told["code"]
                 self._change.notify_all()
@@ -187,7 +191,7 @@ class Crew:
         if (health.get("pid"), health.get("alive")) != (life.pid, False):
             life.problems.append(f"/health tells {health.get('pid')}, {health.get('alive')}")
         self._wait(life, "Prometheus has it", lambda: scraper.last(life.rank) == told)
-        self._wait(life, "its death is written", lambda: self._exporter.has_told_death(life.pid))
+        self._wait(life, "its death is written", lambda: self._told_of(life)["death"])
 
     def _leave(self, life: Life, scraper: Scraper) -> None:
         """An exit in good order: to the last call, all is told before the worker goes."""
@@ -205,8 +209,11 @@ class Crew:
         life.told, _ = self._page_of(life)
         self._expect(life, "once it stopped", life.account, life.told)
         self._wait(life, "Prometheus has it", lambda: scraper.last(life.rank) == life.told)
-        made, written = life.overflows, self._exporter.overflows_told
-        self._wait(life, "its overflows are written", lambda: written(life.pid) == made)
+        self._wait(
+            life,
+            "its overflows are written",
+            lambda: self._told_of(life)["overflow"] == life.overflows,
+        )
         life.book.words[Header.ORDER] = Order.EXIT
         self._wait_for_end(life, 0)
         self._see_exit(life)
@@ -223,8 +230,7 @@ class Crew:
             self._wait(life, "its life is over", lambda: self._page_of(life)[1] != 1.0)
             life.stays = self._page_of(life)[1] == 0.0
         if life.stays:
-            told = self._exporter.has_told_death
-            self._wait(life, "its death is written", lambda: told(life.pid))
+            self._wait(life, "its death is written", lambda: self._told_of(life)["death"])
 
     def _take_account(self, life: Life) -> None:
         life.account, life.doubt = life.book.account(), life.book.doubt()
@@ -234,6 +240,9 @@ class Crew:
     def _expect(self, life: Life, when: str, account: Account, told: Told) -> None:
         wrong = differences(account, told)
         life.problems += [f"{when}: {each}" for each in wrong]
+
+    def _told_of(self, life: Life) -> Counter[str]:
+        return told_of_life(self._exporter.events(life.rank), life.born)
 
     def _page_of(self, life: Life) -> tuple[Told, float | None]:
         page, rank = self._exporter.page(), str(life.rank)

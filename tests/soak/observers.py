@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
+from collections import Counter
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -17,7 +20,7 @@ from places import RULES  # noqa: E402
 from servers import Prometheus, fetch, free_port, running, wait_for  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 PREFIX = "ws_guard_"
 #: What stays once a worker is dead; the histogram leaves, as docs/METRICS.md says.
@@ -65,6 +68,22 @@ def differences(account: Mapping[Series, Bounds], told: Mapping[Series, float]) 
     return wrong + [f"{' '.join(series)}: nobody made it" for series in told.keys() - account]
 
 
+def told_of_life(
+    events: Iterable[Mapping[str, Any]], born: float, until: float = math.inf
+) -> Counter[str]:
+    """How many events of each kind, and overflows of each op, were told of one life of a rank.
+
+    `events` are those of the rank. Lives are told apart by their time (epoch seconds): within an
+    hour process ids come again.
+    """
+    told: Counter[str] = Counter()
+    for event in events:
+        if born <= datetime.fromisoformat(event["time"]).timestamp() < until:
+            told[event["event"]] += event.get("count", 1)
+            told[event.get("op", "")] += event.get("count", 1)
+    return told
+
+
 class Exporter(NamedTuple):
     """A running exporter."""
 
@@ -102,21 +121,11 @@ class Exporter(NamedTuple):
                 return text
         raise RuntimeError(f"{path} answered {status}: {text}")
 
-    def events(self, pid: int | None = None) -> list[dict[str, Any]]:
-        """The JSON lines that it wrote, of one worker or all."""
-        own = "" if pid is None else f'"pid": {pid}'
+    def events(self, rank: int | None = None) -> list[dict[str, Any]]:
+        """The JSON lines that it wrote, of one rank or all."""
+        own = "{" if rank is None else f'"rank": "{rank}"'
         lines = [line for line in self._lines() if line.startswith("{") and own in line]
-        events = [json.loads(line) for line in lines]
-        return [event for event in events if pid in (None, event["pid"])]
-
-    def overflows_told(self, pid: int) -> int:
-        """How many overflows of a worker it wrote lines of."""
-        events = self.events(pid)
-        return sum(event.get("count", 1) for event in events if event["event"] == "overflow")
-
-    def has_told_death(self, pid: int) -> bool:
-        """Whether it wrote a line of a worker's death."""
-        return any(event["event"] == "death" for event in self.events(pid))
+        return [json.loads(line) for line in lines]
 
     def other_lines(self) -> list[str]:
         """What else it wrote, but for where it listens."""

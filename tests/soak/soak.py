@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ import history  # noqa: E402
 from book import ACTIONS  # noqa: E402
 from crew import Crew, Life  # noqa: E402
 from fate import HOARDER, VETERANS, Fate  # noqa: E402
-from observers import Exporter, Scraper, exporter, scraper, weigh_session  # noqa: E402
+from observers import Exporter, Scraper, exporter, scraper, told_of_life, weigh_session  # noqa: E402
 from report import Report, table  # noqa: E402
 from scales import Scales, cpu_seconds  # noqa: E402
 
@@ -177,27 +178,26 @@ def _judge(
 
 def _events(told_by: Exporter, lives: Sequence[Life], report: Report) -> list[str]:
     """Whether a line was written for each overflow and each death, and no other."""
-    told: Counter[tuple[int, str, str]] = Counter()
     kinds: Counter[str] = Counter()
+    by_rank: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for event in told_by.events():
         kinds[event["event"]] += event.get("count", 1)
-        key = event["pid"], event["event"], event.get("op", "")
-        told[key] += event.get("count", 1)
+        by_rank[event["rank"]].append(event)
     report.events_told = dict(kinds)
     problems = []
+    born = {(life.rank, life.number): life.born for life in lives}
     for life in lives:
-        made: Counter[str] = Counter()
+        until = born.get((life.rank, life.number + 1), math.inf)
+        told = told_of_life(by_rank[str(life.rank)], life.born, until)
+        made = Counter({"death": int(life.stays), "overflow": life.overflows})
         for (name, op, _), value in life.told.items():
             if name == "overflows_total":
                 made[op] += int(value)
-        wrong = [
-            f"{number} overflows of {op}, {told[life.pid, 'overflow', op]} lines"
-            for op, number in made.items()
-            if told[life.pid, "overflow", op] != number
+        problems += [
+            f"{life.name}: {made[what]} of {what}, {told[what]} lines"
+            for what in made
+            if made[what] != told[what]
         ]
-        if told[life.pid, "death", ""] != life.stays:
-            wrong.append(f"{told[life.pid, 'death', '']} lines of its death")
-        problems += [f"{life.name}: {each}" for each in wrong]
     if others := kinds.keys() - {"overflow", "death"}:
         problems.append(f"events that nobody made: {sorted(others)}")
     return problems
