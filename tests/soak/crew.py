@@ -150,7 +150,10 @@ class Crew:
                 life.pid = self._forked.pop(rank)
             self.lives.append(life)
             self.current[rank] = life
-        self._wait(life, "it calls", lambda: life.calling)
+        try:
+            self._wait(life, "it calls", lambda: life.calling)
+        except (TimeoutError, RuntimeError) as error:
+            life.problems.append(str(error))
         return life
 
     # -- ends -----------------------------------------------------------------------------------
@@ -245,7 +248,13 @@ class Crew:
         return told_of_life(self._exporter.events(life.rank), life.born)
 
     def _page_of(self, life: Life) -> tuple[Told, float | None]:
+        """Counts of a life and whether it is up: nothing where another life of its rank is told.
+
+        The exporter looks at the board every 0.75 s: a life can be over before it was seen.
+        """
         page, rank = self._exporter.page(), str(life.rank)
+        if page.start.get(rank, 0.0) < life.born:
+            return {}, None
         return page.counts.get(rank, {}), page.up.get(rank)
 
     # -- waiting --------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import threading
 import time
@@ -55,5 +54,4 @@ class Fate:
 
     def _replace(self, rank: int, how: str) -> None:
         self._crew.end(self._crew.current[rank], how, self._scraper)
-        with contextlib.suppress(TimeoutError):  # the next one's problem is told by its own end
-            self._crew.start(rank)
+        self._crew.start(rank)

@@ -23,6 +23,16 @@ class Instant(NamedTuple):
     told: Told
 
 
+class Span(NamedTuple):
+    """The time that is looked at: so many seconds up to a moment (of the epoch).
+
+    One moment for all questions: scrapes go on while they are asked.
+    """
+
+    seconds: float
+    end: float
+
+
 #: By the moment of the scrape.
 Instants = dict[float, Instant]
 
@@ -48,30 +58,32 @@ class Findings(NamedTuple):
     problems: list[str]
 
 
-def scrapes(scraper: Scraper, seconds: float) -> Scrapes:
+def scrapes(scraper: Scraper, span: Span) -> Scrapes:
     """How every scrape went."""
-    up = _samples(scraper, "up", seconds)[0][1]
-    took = [value for _, value in _samples(scraper, "scrape_duration_seconds", seconds)[0][1]]
-    size = [value for _, value in _samples(scraper, "scrape_samples_scraped", seconds)[0][1]]
+    up = _samples(scraper, "up", span)[0][1]
+    took = [value for _, value in _samples(scraper, "scrape_duration_seconds", span)[0][1]]
+    size = [value for _, value in _samples(scraper, "scrape_samples_scraped", span)[0][1]]
     gaps = [after - before for (before, _), (after, _) in itertools.pairwise(up)]
     failed = sum(value != 1 for _, value in up)
     return Scrapes(len(up), failed, max(gaps), max(took), sum(took) / len(took), max(size))
 
 
-def ever(scraper: Scraper, name: str, seconds: float) -> float:
+def ever(scraper: Scraper, name: str, span: Span) -> float:
     """The largest value that a metric had anywhere."""
-    found = scraper.server.query(f"max(max_over_time({PREFIX}{name}[{seconds:.0f}s]))")
+    found = scraper.server.query(
+        f"max(max_over_time({PREFIX}{name}[{span.seconds:.0f}s]))", at=span.end
+    )
     return float(found[0]["value"][1]) if found else 0.0
 
 
-def judge(scraper: Scraper, lives: list[Life], seconds: float) -> Findings:
+def judge(scraper: Scraper, lives: list[Life], span: Span) -> Findings:
     """Whether every scrape is consistent, and the last of each life is what its book says."""
     problems: list[str] = []
     instants = histograms = told_of = 0
     calls = 0.0
     for rank in sorted({life.rank for life in lives}):
         own = [life for life in lives if life.rank == rank]
-        seen = _lives_of(scraper, rank, seconds)
+        seen = _lives_of(scraper, rank, span)
         if len(seen) != len(own):
             problems.append(f"rank {rank}: {len(own)} lives, Prometheus saw {len(seen)}")
         for life, scraped in zip(own, seen, strict=False):
@@ -86,14 +98,14 @@ def judge(scraper: Scraper, lives: list[Life], seconds: float) -> Findings:
     return Findings(instants, histograms, told_of, calls, problems)
 
 
-def _lives_of(scraper: Scraper, rank: int, seconds: float) -> list[Instants]:
+def _lives_of(scraper: Scraper, rank: int, span: Span) -> list[Instants]:
     """What was scraped of each life of a rank, one after the other.
 
     Lives are told apart by the moment of their attachment, as it was scraped beside the counts.
     """
 
     def of_rank(name: str) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
-        return _samples(scraper, f'{PREFIX}{name}{{rank="{rank}"}}', seconds)
+        return _samples(scraper, f'{PREFIX}{name}{{rank="{rank}"}}', span)
 
     start_of, up = dict(of_rank(_START)[0][1]), dict(of_rank("worker_up")[0][1])
     lives: dict[float, Instants] = defaultdict(dict)
@@ -158,12 +170,12 @@ def _calls(told: Told) -> float:
 
 
 def _samples(
-    scraper: Scraper, selector: str, seconds: float
+    scraper: Scraper, selector: str, span: Span
 ) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
     """Raw samples of every series of a selector: (labels, [(moment, value)])."""
     for attempt in itertools.count():
         try:
-            found: list[Any] = scraper.server.query(f"{selector}[{seconds:.0f}s]")
+            found: list[Any] = scraper.server.query(f"{selector}[{span.seconds:.0f}s]", at=span.end)
             break
         except AssertionError:  # a busy machine: too long for one answer
             if attempt == _TRIES:

@@ -62,12 +62,16 @@ def run(options: argparse.Namespace) -> Report:
         exporter(board, options.workers, folder, before_them) as told_by,
         scraper(told_by.address, folder, before_them) as watched_by,
     ):
-        began = time.monotonic()
+        began = time.time()
         crew = Crew(folder, board, options.workers, options.rate, options.seed, told_by)
         try:
             _soak(options, crew, told_by, watched_by, report)
             _keep(crew.lives, folder / "lives.json")
-            _judge(crew, told_by, watched_by, time.monotonic() - began + 10, report)
+            span = history.Span(time.time() - began, time.time())
+            try:
+                _judge(crew, told_by, watched_by, span, report)
+            except Exception as error:  # noqa: BLE001 - what is known by then is worth an hour
+                report.problems.append(f"it was not judged: {type(error).__name__}: {error}")
         finally:
             stray = crew.close()
     report.problems += [f"a worker wrote: {line}" for line in stray]
@@ -142,7 +146,7 @@ def _range(numbers: list[Any]) -> list[Any]:
 
 
 def _judge(
-    crew: Crew, told_by: Exporter, watched_by: Scraper, seconds: float, report: Report
+    crew: Crew, told_by: Exporter, watched_by: Scraper, span: history.Span, report: Report
 ) -> None:
     """Add up the books, and hold them against everything that was told."""
     lives = crew.lives
@@ -158,10 +162,10 @@ def _judge(
     report.worst_delay_ms = max(life.book.late_ms for life in lives)
     report.problems += [f"{life.name}: {each}" for life in lives for each in life.problems]
 
-    went = history.scrapes(watched_by, seconds)
+    went = history.scrapes(watched_by, span)
     report.scrapes = {key: round(value, 4) for key, value in went._asdict().items()}
     report.scrapes_failed = went.failed
-    found = history.judge(watched_by, lives, seconds)
+    found = history.judge(watched_by, lives, span)
     report.instants_checked, report.histograms_checked = found.instants, found.histograms
     report.calls_told_by_prometheus = found.calls
     report.problems += found.problems
@@ -169,7 +173,7 @@ def _judge(
     if not ran <= told <= ran + report.calls_in_doubt:
         report.problems.append(f"{ran:,} calls were made, Prometheus has {told:,.0f}")
     for name in NEVER:
-        if most := history.ever(watched_by, name, seconds):
+        if most := history.ever(watched_by, name, span):
             report.problems.append(f"{name} came to {most:,.0f}")
     report.problems += [f"the exporter wrote: {line}" for line in told_by.other_lines()]
     report.problems += [f"Prometheus wrote: {line}" for line in watched_by.lines()]
