@@ -97,13 +97,15 @@ bench-fleet: $(VENV)/.installed-test
 	@sh tests/system_packages.sh
 	$(VENV)/bin/python -m benchmarks.fleet
 
-# What takes too long for every change: logs of 500 MB, fuzzers of logs, slots and HTTP, and a look
-# for known vulnerabilities in what the exporter brings.
+# What takes too long for every change: logs of 500 MB, fuzzers of logs, slots and HTTP, an hour of
+# soak, and a look for known vulnerabilities in what the exporter brings.
 nightly: $(VENV)/.installed-test .venv-fuzz/.installed
 	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/explain
 	PYTHONPATH=. .venv-fuzz/bin/python tests/explain/fuzz_log.py -max_total_time=300 -rss_limit_mb=1024
 	$(VENV)/bin/python tests/exporter/fuzz_slots.py --inputs 1000000
 	$(VENV)/bin/python tests/exporter/fuzz_http.py --requests 20000
+	@sh tests/system_packages.sh
+	$(VENV)/bin/python tests/soak/soak.py --seconds 3600 --workers 16 --rate 20000
 	$(VENV)/bin/python -m benchmarks.explain
 	$(MAKE) audit
 

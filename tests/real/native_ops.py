@@ -78,15 +78,11 @@ class NativeOps:
 
     def carve(self, call: Call, workspace_bytes: int, misaligned_by: int = 0) -> Answer:
         """Ask the launcher to carve `call` out of a workspace of that size."""
-        op = OPS[call.entry]
         buffer = self._arena[misaligned_by:]
-        known = self._named(call, workspace_bytes) | {"workspace_buffer": buffer}
-        arguments = [
-            known[p.name] if p.name in known else _neutral(p) for p in self._parameters[op]
-        ]
+        arguments = self.arguments(call, workspace_bytes, workspace_buffer=buffer)
         before = self._recorder.last()
         try:
-            getattr(self._module, op)(*arguments)
+            getattr(self._module, OPS[call.entry])(*arguments)
         except RuntimeError as error:
             return Answer({}, _refusal(str(error)), -1)
         launch = self._recorder.last()
@@ -100,6 +96,12 @@ class NativeOps:
         }
         offsets = {slab: at - buffer.data_ptr() for slab, at in slabs.items() if at}
         return Answer(offsets, None, launch.scratch_bytes)
+
+    def arguments(self, call: Call, workspace_bytes: int, **named: Any) -> list[Any]:
+        """Native arguments of `call` in order; `named` has the workspace, and others to replace."""
+        known = self._named(call, workspace_bytes) | named
+        parameters = self._parameters[OPS[call.entry]]
+        return [known[p.name] if p.name in known else _neutral(p) for p in parameters]
 
     def _named(self, call: Call, workspace_bytes: int) -> dict[str, Any]:
         import torch
