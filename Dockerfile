@@ -1,9 +1,12 @@
 # The exporter as a sidecar: no torch, no FlashInfer, no root, for amd64 and arm64.
 #
 # A base of your own: any image with Python 3.10 or newer and pip, by --build-arg PYTHON_IMAGE=...
+# It is built in one with the same Python and a C compiler, for the probe's hot path; without one
+# (--build-arg BUILD_IMAGE=...) the probe that pods copy from here is pure Python.
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm
+ARG BUILD_IMAGE=python:3.12-bookworm
 
-FROM ${PYTHON_IMAGE} AS build
+FROM ${BUILD_IMAGE} AS build
 WORKDIR /src
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY ws_guard ws_guard

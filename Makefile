@@ -97,16 +97,22 @@ bench-fleet: $(VENV)/.installed-test
 	@sh tests/system_packages.sh
 	$(VENV)/bin/python -m benchmarks.fleet
 
-# What takes too long for every change: logs of 500 MB, fuzzers of logs, slots and HTTP, an hour of
-# soak, and a look for known vulnerabilities in what the exporter brings.
+# What takes too long for every change, about four hours: logs of 500 MB, fuzzers of logs, slots and
+# HTTP, a thousand kills, ten million calls, probes and scrapes in a rush, an hour of soak, what the
+# tests reach, small changes that they must notice, and known vulnerabilities.
 nightly: $(VENV)/.installed-test .venv-fuzz/.installed
+	@sh tests/system_packages.sh
 	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/explain
 	PYTHONPATH=. .venv-fuzz/bin/python tests/explain/fuzz_log.py -max_total_time=300 -rss_limit_mb=1024
 	$(VENV)/bin/python tests/exporter/fuzz_slots.py --inputs 1000000
 	$(VENV)/bin/python tests/exporter/fuzz_http.py --requests 20000
-	@sh tests/system_packages.sh
+	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/engine_first -s
+	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/exporter/test_live_writers.py tests/probe/test_hot.py
+	$(VENV)/bin/python -m benchmarks.rush
 	$(VENV)/bin/python tests/soak/soak.py --seconds 3600 --workers 16 --rate 20000
 	$(VENV)/bin/python -m benchmarks.explain
+	$(MAKE) coverage
+	$(MAKE) mutation
 	$(MAKE) audit
 
 # Known vulnerabilities in what the exporter brings, as it would be installed now.

@@ -165,6 +165,7 @@ def test_headers_have_a_limit(start: Start) -> None:
 
 def test_bad_requests_write_no_line(board: Board) -> None:
     """A stranger must not fill a log that perhaps nobody reads."""
+    board.prepare()
     environ = {"WS_GUARD_BOARD": board.path}
     with exporter_process(environ) as (process, url):
         for _ in range(3):

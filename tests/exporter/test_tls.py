@@ -114,6 +114,7 @@ def test_old_versions_of_tls_and_plain_http_are_not_spoken(
 
 
 def test_a_secret_that_the_kubelet_renews(board: Board, tmp_path: Path) -> None:
+    board.prepare()
     secret = Secret(tmp_path / "secret")
     first = secret.update("first")
     environ = {

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: A release of Debian and the Python in it.
 _RELEASE, _PYTHON = "bookworm", "3.11"
 _BASE = "localhost/python-base"
+#: The same with a compiler and Python's headers.
+_BUILD_BASE = "localhost/python-build-base"
 _PIP = "[global]\nno-index = true\nfind-links = /wheels\n"
 
 
@@ -37,24 +39,28 @@ class Image:
         storage = ("--root", self._folder / "storage", "--runroot", self._folder / "run")
         return _done("buildah", *storage, "--storage-driver", "vfs", *arguments)
 
-    def make_base(self) -> None:
+    def make_base(self, name: str = _BASE, *more: str) -> None:
         """Debian with Python and pip, as an image."""
         tar = self._folder / "base.tar"
-        options = ["--variant=minbase", "--include=python3,python3-pip,python3-venv"]
+        packages = ",".join(("python3", "python3-pip", "python3-venv", *more))
+        options = ["--variant=minbase", f"--include={packages}"]
         options += [f"--dpkgopt=path-exclude=/usr/share/{what}/*" for what in ("doc", "locale")]
         _done("mmdebstrap", *options, _RELEASE, tar)
         made = self.buildah("from", "scratch").strip()
         self.buildah("add", made, tar, "/")
-        self.buildah("commit", "--format", "docker", made, _BASE)
+        self.buildah("commit", "--format", "docker", made, name)
         tar.unlink()
 
     def build(self) -> None:
-        """Our Dockerfile on that base."""
+        """Our Dockerfile on that base, the probe's hot path compiled beside it."""
+        self.make_base()
+        self.make_base(_BUILD_BASE, "gcc", "libc6-dev", "python3-dev")
         fetch_wheels(self._folder / "wheels")
         (self._folder / "pip.conf").write_text(_PIP)
         self.buildah(
             *("build", "--format", "docker", "--pull-never", "--isolation", "chroot"),
-            *("--build-arg", f"PYTHON_IMAGE={_BASE}", "--build-arg", "REVISION=abc123"),
+            *("--build-arg", f"PYTHON_IMAGE={_BASE}", "--build-arg", f"BUILD_IMAGE={_BUILD_BASE}"),
+            *("--build-arg", "REVISION=abc123"),
             *("--volume", f"{self._folder / 'wheels'}:/wheels:ro"),
             *("--volume", f"{self._folder / 'pip.conf'}:/etc/pip.conf:ro"),
             *("--tag", "ws-guard", ROOT),

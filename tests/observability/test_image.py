@@ -44,7 +44,6 @@ def image(
         program(name)
     folder = tmp_path_factory.mktemp("image")
     made = Image(folder)
-    made.make_base()
     made.build()
     yield made
     shutil.rmtree(folder)
@@ -95,6 +94,17 @@ def test_the_user_is_nobody_else(image: Image) -> None:
     assert image.buildah(*run, "id", "-u") == f"{image_uid()}\n"
     told = image.buildah(*run, "ws-guard", "--version")
     assert told == f"ws-guard {__version__}\n"
+
+
+def test_the_probe_that_pods_copy_has_its_part_in_c(image: Image) -> None:
+    script = (
+        "import importlib.metadata as m, shutil, ws_guard.probe._hot\n"
+        "print([str(file) for file in m.distribution('ws-guard').files if '_hot' in str(file)])\n"
+        "print(shutil.which('cc'))\n"
+    )
+    run = ("run", "--isolation", "chroot", image.container(), "--")
+    told = image.buildah(*run, "python", "-c", script).splitlines()
+    assert told == ["['ws_guard/probe/_hot.abi3.so', 'ws_guard/probe/_hot.c']", "None"]
 
 
 def test_it_serves_by_buildah_run(image: Image) -> None:

@@ -8,8 +8,8 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from programs import CALL, SLOT, TELL
 from run_process import Ended, Run
+from scripts import CALL, SLOT, TELL
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from programs import CALL, TELL
 from run_process import Ended, Run, slots
+from scripts import CALL, TELL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
