@@ -25,6 +25,23 @@ def test_a_misspelt_size_is_refused_with_the_one_that_was_meant() -> None:
         notes_on("--max-num-batched-tokenz 16384")
 
 
+@pytest.mark.parametrize("flag", ["-dcpp", "-pdc", "-dpc"])
+def test_a_short_one_may_have_meant_several(flag: str) -> None:
+    with pytest.raises(InputError, match=rf"{flag} of .* did you mean .*-dcp\b"):
+        notes_on(f"-tp 8 {flag} 8")
+
+
+@pytest.mark.parametrize("dash", ["\u2013", "\u2014", "\u2212"])
+def test_dashes_of_a_document_are_no_flags(dash: str) -> None:
+    with pytest.raises(InputError, match=f"{dash}dcp of .* begins with U[+]{ord(dash):04X}"):
+        notes_on(f"-tp 8 {dash}dcp 8")
+
+
+def test_words_of_no_flag_are_told() -> None:
+    assert "ignored, words that belong to no flag: more words" in notes_on("-tp 8 more words")
+    assert not [note for note in notes_on("-tp 8") if "belong to no flag" in note]
+
+
 def test_one_without_a_bearing_is_told() -> None:
     # The engine will refuse it; it is nearer to --port than to any flag that is read
     assert "ignored, no flag of vllm that is known here: --prot" in notes_on("--prot 8000")

@@ -72,12 +72,16 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         often = gzip.compress(often)
     (tmp_path / "often.gz").write_bytes(often)
     (tmp_path / "broken.gz").write_bytes(b"\x1f\x8b" + bytes(range(64)))
+    (tmp_path / "short.gz").write_bytes(gzip.compress(os.urandom(1 << 16))[: 1 << 15])
+    (tmp_path / "nothing").touch()
     for arguments, words in (
         ([str(tmp_path / "often.gz")], b"unpack it first"),
         ([str(tmp_path / "none")], b"cannot be read: No such file"),
         ([str(tmp_path)], b"is a directory: name a log file, or pass --board"),
         ([str(tmp_path / "zst")], b"zstd -dc FILE | ws-guard explain -"),
         ([str(tmp_path / "broken.gz")], b"cannot be unpacked"),
+        ([str(tmp_path / "short.gz")], b"short.gz is an archive that ends early, with no known"),
+        ([str(tmp_path / "nothing")], b"nothing is empty: look whether the command that writes"),
         ([str(tmp_path / "zst"), "--board", str(tmp_path)], b"exclude each other"),
         (["--board", str(tmp_path / "none")], b"there is no such directory"),
         ([str(tmp_path / "a"), str(tmp_path / "b")], b"unexpected extra argument"),

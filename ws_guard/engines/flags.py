@@ -20,6 +20,9 @@ _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 
+#: Hyphens, dashes and the minus sign that stand where somebody has typed `-` or `--`.
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
+
 Parser = Callable[[str], Any]
 
 
@@ -77,6 +80,8 @@ def json_object(text: str) -> dict[str, Any]:
 
 def read_flags(words: Sequence[str], flags: Sequence[Flag], known: KnownFlags) -> Read:
     """Read a command's words: the values of `flags`, and which others the engine has or has not."""
+    for word in words:
+        _refuse_dashes(word)
     table = {spelling: flag for flag in flags for spelling in flag.spellings}
     read = Read({}, [], [], [])
     rest = list(words)
@@ -105,6 +110,15 @@ def read_flags(words: Sequence[str], flags: Sequence[Flag], known: KnownFlags) -
 
 def _is_flag(word: str) -> bool:
     return len(word) > 1 and word[0] == "-" and not word[1].isdigit()
+
+
+def _refuse_dashes(word: str) -> None:
+    """What documents and chats make of `-` and `--` is no flag for anybody: it would be lost."""
+    if word and word[0] in _DASHES:
+        raise InputError(
+            f"{word} of the launch command begins with U+{ord(word[0]):04X} instead of - or --: "
+            "type the dashes anew"
+        )
 
 
 def _normal(name: str) -> tuple[str, list[str]]:

@@ -16,6 +16,8 @@ from typing import NamedTuple
 #: Likeness from which on a flag is taken for a misspelt one: `--max-batch-tokens` is 0.86 like
 #: `--max-num-batched-tokens`, `--max-seq-len` 0.79 like `--max-model-len`.
 _ALIKE = 0.75
+#: So many of the spellings that are most alike are looked at, where they are short.
+_NEAREST = 20
 _GLUED = re.compile(r"(-[a-z]+)(\d+)")
 #: `plan`'s own, that somebody may write behind the `--`.
 _OWN = (
@@ -67,8 +69,11 @@ class KnownFlags(NamedTuple):
             return None
         # Where a flag without a bearing is nearer no size is wrong; the engine will refuse it.
         sizes = {**lent, **{spelling: spelling for spelling in read}}
-        nearest = get_close_matches(name, {*self.values, *sizes}, n=1, cutoff=_ALIKE)
-        return sizes.get(nearest[0]) if nearest else None
+        # Short ones are all alike: one of a size among the nearest will do.
+        most = 1 if name.startswith("--") else _NEAREST
+        nearest = get_close_matches(name, {*self.values, *sizes}, n=most, cutoff=_ALIKE)
+        hits = dict.fromkeys(sizes[each] for each in nearest if each in sizes)
+        return " or ".join(hits) or None
 
 
 @functools.cache

@@ -63,6 +63,8 @@ def read_launch(
         read = _read_words(name, parsed.words, parsed.positional_model)
         values = read.values
         notes += _beside(name, read, newer=is_newer_than_seen(name, asked.engine_version))
+        if stray := read.positional[int(parsed.positional_model) :]:
+            notes.append(f"ignored, words that belong to no flag: {' '.join(stray)}")
     if name is None:
         raise InputError("--engine is missing: pass vllm or sglang")
     engine = engine_named(name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ws_guard.sizing import InputError
+
 from . import memory
 from .faults import rank_names
 from .finding import Finding
@@ -18,10 +20,14 @@ _MOST_SOLUTIONS, _LEAST_SOLUTIONS = 5_000, 50
 def explain_log(path: str, environ: Mapping[str, str] | None = None) -> list[Finding]:
     """Every distinct fault of a log, in the order of its kinds; `-` is standard input.
 
-    `environ` tells where the hub's cache is. Raises `InputError` for what cannot be read.
+    `environ` tells where the hub's cache is. Raises `InputError` for what cannot be read, and for
+    an empty log or one cut short that holds no fault: nobody knows whether there was one.
     """
     with open_log(path) as source:
         found = LogReader().read(source)
+        problem = source.problem()
+    if not found.faults and problem:
+        raise InputError(problem)
     known = found.hints.evidence(environ)
     told = [
         met

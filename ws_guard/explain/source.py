@@ -39,10 +39,14 @@ _BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
 class Source(NamedTuple):
-    """An open log. `read_into` fills a buffer and returns the bytes read, 0 at the end."""
+    """An open log. `read_into` fills a buffer and returns the bytes read, 0 at the end.
+
+    `problem` then says why there may be more than what was read; "" where that was all.
+    """
 
     name: str
     read_into: Callable[[memoryview], int]
+    problem: Callable[[], str]
 
 
 @contextmanager
@@ -55,7 +59,8 @@ def open_log(path: str) -> Iterator[Source]:
             buffered = io.BufferedReader(_Raw(raw, progress), 1 << 17)
             stream = _decompressed(buffered, name)
             try:
-                yield Source(name, _Reader(stream, name).read_into)
+                reader = _Reader(stream, name)
+                yield Source(name, reader.read_into, reader.problem)
             finally:
                 progress.clear()
     except OSError as error:
@@ -122,7 +127,7 @@ class _Reader:
 
     def __init__(self, stream: io.BufferedIOBase, name: str) -> None:
         self._stream, self._name = stream, name
-        self._any = False
+        self._any = self._cut = False
         self._decoder: codecs.IncrementalDecoder | None = None
         self._left = b""
 
@@ -146,12 +151,23 @@ class _Reader:
         buffer[: len(part)] = part
         return len(part)
 
+    def problem(self) -> str:
+        """Why there may be more to the log than what was read; "" where that was all of it."""
+        if not self._any:
+            return f"{self._name} is empty: look whether the command that writes it failed"
+        if self._cut:
+            return (
+                f"{self._name} is an archive that ends early, with no known fault in what is there"
+            )
+        return ""
+
     def _read(self, buffer: memoryview) -> int:
         try:
             # One read at a time: what came before a broken part is not lost.
             return self._stream.readinto1(buffer) or 0
         except _BROKEN as error:
             if self._any:
+                self._cut = True
                 return 0  # a log that was cut off while it was packed
             raise InputError(f"{self._name} cannot be unpacked: {error}") from None
 
