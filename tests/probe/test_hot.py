@@ -181,6 +181,35 @@ def test_hostile_arguments_are_nobodys_business(
     assert max(row.eager for row in slot().rows if row.shape.batch == 16) == FIRST + 1
 
 
+def test_an_interrupt_amid_the_look_at_a_call_is_not_lost(
+    watched: Watched, slot: Callable[[], SlotView]
+) -> None:
+    """A signal's handler may run, and raise, where a tensor's class is written in Python."""
+
+    class Interrupted:
+        def __init__(self) -> None:
+            self.interrupts = [KeyboardInterrupt()]
+
+        @property
+        def shape(self) -> Any:
+            if self.interrupts:
+                raise self.interrupts.pop()
+            return arguments[watched.at("query")].shape
+
+    calls: list[None] = []
+    op = watched.over(lambda *_args: calls.append(None))
+    arguments = decode_arguments(16, workspace())
+    for _ in range(FIRST):
+        op(*arguments)
+    other = list(arguments)
+    other[watched.at("query")] = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        op(*other)
+    op(*other)
+    assert len(calls) == FIRST + 1
+    assert (eager(slot()), slot().probe_errors) == ({16: FIRST + 1}, 0)
+
+
 def test_keyword_arguments_are_refused_as_by_the_native_function(watched: Watched) -> None:
     op = watched.over(lambda *_args: None)
     with pytest.raises(TypeError):

@@ -317,10 +317,13 @@ static PyObject *counted_call(PyObject *object, PyObject *args, PyObject *kwargs
   Counted *self = (Counted *)object;
   Told told;
   int known = kwargs == NULL && self->lane->many ? tell(self, args, &told) : 0;
-  if (known < 0) PyErr_Clear(); /* the probe meets it as well, and tells */
+  if (known < 0) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL; /* an interrupt, which comes once */
+    PyErr_Clear(); /* the probe meets it as well, and tells */
+  }
   if (known <= 0 || !count_call(self->lane, &told)) return PyObject_Call(self->probe, args, kwargs);
   PyObject *result = PyObject_Call(self->native, args, NULL);
-  if (result != NULL) return result;
+  if (result != NULL || !PyErr_ExceptionMatches(PyExc_Exception)) return result;
   PyObject *type, *error, *trace;
   PyErr_Fetch(&type, &error, &trace);
   PyErr_NormalizeException(&type, &error, &trace);
