@@ -476,6 +476,37 @@ def test_addresses_are_those_of_the_words(recorder: Recorder) -> None:
     assert ctypes.c_uint64.from_address(address).value == os.getpid()
 
 
+def test_a_fork_amid_the_look_for_an_address_leaves_the_slot_behind(recorder: Recorder) -> None:
+    """Another thread may fork there: its child has to let go of the slot and of its file."""
+    slot, children = recorder.slot, []
+
+    def fork(frame: Any, event: str, _told: object) -> None:
+        if frame.f_code is not type(slot).address_of.__code__ or not event.startswith("c_"):
+            return
+        sys.setprofile(None)
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                recorder.forget_slot()
+                files = [
+                    os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+                ]
+                status = any(each.endswith(".slot") for each in files)
+            finally:
+                os._exit(status)
+        children.append(os.waitpid(child, 0)[1])
+        sys.setprofile(fork)
+
+    sys.setprofile(fork)
+    try:
+        slot.address_of(Header.PID)
+    finally:
+        sys.setprofile(None)
+    assert children
+    assert not any(children)
+
+
 def test_known_shapes_in_turn_never_reach_the_ledger_and_each_begins_a_run(
     built: bool, watched: Watched, slot: Callable[[], SlotView], monkeypatch: pytest.MonkeyPatch
 ) -> None:
