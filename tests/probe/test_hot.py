@@ -181,6 +181,35 @@ def test_hostile_arguments_are_nobodys_business(
     assert max(row.eager for row in slot().rows if row.shape.batch == 16) == FIRST + 1
 
 
+def test_an_interrupt_amid_the_look_at_a_call_is_not_lost(
+    watched: Watched, slot: Callable[[], SlotView]
+) -> None:
+    """A signal's handler may run, and raise, where a tensor's class is written in Python."""
+
+    class Interrupted:
+        def __init__(self) -> None:
+            self.interrupts = [KeyboardInterrupt()]
+
+        @property
+        def shape(self) -> Any:
+            if self.interrupts:
+                raise self.interrupts.pop()
+            return arguments[watched.at("query")].shape
+
+    calls: list[None] = []
+    op = watched.over(lambda *_args: calls.append(None))
+    arguments = decode_arguments(16, workspace())
+    for _ in range(FIRST):
+        op(*arguments)
+    other = list(arguments)
+    other[watched.at("query")] = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        op(*other)
+    op(*other)
+    assert len(calls) == FIRST + 1
+    assert (eager(slot()), slot().probe_errors) == ({16: FIRST + 1}, 0)
+
+
 def test_keyword_arguments_are_refused_as_by_the_native_function(watched: Watched) -> None:
     op = watched.over(lambda *_args: None)
     with pytest.raises(TypeError):
@@ -335,17 +364,86 @@ def test_two_modules_of_an_op_do_not_mix_their_runs(
     assert eager(slot()) == {16: 40}
 
 
+TRACED = """
+import sys, threading
+from benchmarks.instructions import arguments
+from benchmarks.probe import WHERE, OP
+from ws_guard.board import Board
+from ws_guard.probe.ledger import Ledger
+from ws_guard.probe.native_op import instrument
+from ws_guard.probe.recorder import Recorder
+from ws_guard.sizing import LAYOUTS, OPS
+
+def close():
+    other = threading.Thread(target=recorder.close, kwargs={"keep_evidence": False})
+    other.start()
+    other.join()
+
+def trace(frame, event, _told):
+    global seen
+    if frame.f_code is Ledger.follow.__code__ and event == "line":
+        seen += 1
+        if seen == line:
+            close()
+    return trace
+
+calls, arguments = [], arguments(64)
+for line in range(1, 12):
+    seen = 0
+    recorder = Recorder(Board(sys.argv[1]), LAYOUTS["C"], list(OPS.values()), {})
+    ledger = Ledger(recorder, OP)
+    op = instrument(lambda *args: calls.append(args), WHERE, ledger)
+    for _ in range(4):
+        op(*arguments)
+    sys.settrace(trace)
+    op(*arguments)
+    sys.settrace(None)
+    for _ in range(8):
+        op(*arguments)
+    recorder.close(keep_evidence=False)
+print(len(calls))
+"""
+
+
+def test_a_slot_that_goes_amid_a_traced_line_is_never_written_again(board: str) -> None:
+    """Under a debugger or a profiler in Python other threads run between any two lines."""
+    done = subprocess.run(
+        [sys.executable, "-c", TRACED, board],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "143\n"), done.stderr
+
+
+@in_c_alone
+def test_a_lane_follows_nothing_told_before_it_forgot() -> None:
+    lane, owner = hot.Lane(), object()
+    lane.forget()
+    before = sys.getrefcount(owner)
+    blocks = sys.getallocatedblocks()
+    place = iter(()).__next__
+    held = sys.getrefcount(place)
+    for batch in range(100):
+        lane.follow(0, owner, (batch,), True, (), 1, 1, (0, 0, 0, 0, 0, place))
+    assert sys.getallocatedblocks() - blocks < 50
+    assert (sys.getrefcount(owner), sys.getrefcount(place)) == (before, held)
+    lane.follow(lane.times_forgotten, owner, (1,), True, (), 1, 1, (0, 0, 0, 0, 0, place))
+    assert sys.getrefcount(place) == held + 1
+
+
 @in_c_alone
 def test_a_lane_says_what_it_cannot_take() -> None:
     lane, rest = hot.Lane(), (0, 0, (0, 0, 0, 0, 0, iter(()).__next__))
     with pytest.raises(ValueError, match="more to compare"):
-        lane.follow(object(), (1,) * 99, True, (), *rest)
+        lane.follow(0, object(), (1,) * 99, True, (), *rest)
     with pytest.raises(TypeError):
-        lane.follow(object(), ("text",), True, (), *rest)
+        lane.follow(0, object(), ("text",), True, (), *rest)
     with pytest.raises(OverflowError):
-        lane.follow(object(), (1 << 200,), True, (), *rest)
+        lane.follow(0, object(), (1 << 200,), True, (), *rest)
     with pytest.raises(TypeError):
-        lane.follow(object(), (1,), True, (), *rest[:-1])
+        lane.follow(0, object(), (1,), True, (), *rest[:-1])
 
 
 @in_c_alone
@@ -376,6 +474,37 @@ def test_addresses_are_those_of_the_words(recorder: Recorder) -> None:
     slot = recorder.slot
     address = slot.address_of(Header.PID)
     assert ctypes.c_uint64.from_address(address).value == os.getpid()
+
+
+def test_a_fork_amid_the_look_for_an_address_leaves_the_slot_behind(recorder: Recorder) -> None:
+    """Another thread may fork there: its child has to let go of the slot and of its file."""
+    slot, children = recorder.slot, []
+
+    def fork(frame: Any, event: str, _told: object) -> None:
+        if frame.f_code is not type(slot).address_of.__code__ or not event.startswith("c_"):
+            return
+        sys.setprofile(None)
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                recorder.forget_slot()
+                files = [
+                    os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+                ]
+                status = any(each.endswith(".slot") for each in files)
+            finally:
+                os._exit(status)
+        children.append(os.waitpid(child, 0)[1])
+        sys.setprofile(fork)
+
+    sys.setprofile(fork)
+    try:
+        slot.address_of(Header.PID)
+    finally:
+        sys.setprofile(None)
+    assert children
+    assert not any(children)
 
 
 def test_known_shapes_in_turn_never_reach_the_ledger_and_each_begins_a_run(
@@ -474,7 +603,7 @@ def test_shapes_without_end_take_no_memory_without_end() -> None:
     rest = (1, 1, (0, 0, 0, 0, 0, iter(()).__next__))
     blocks = sys.getallocatedblocks()
     for batch in range(200_000):
-        lane.follow(owner, (batch, 1, 1 << 28, 0), True, (64, 64, 576, 1 << 20), *rest)
+        lane.follow(0, owner, (batch, 1, 1 << 28, 0), True, (64, 64, 576, 1 << 20), *rest)
     # As many as there are places, and a hash that fills them.
     assert 60_000 < sys.getallocatedblocks() - blocks < 66_000
     lane.forget()

@@ -147,7 +147,9 @@ class Slot:
         import ctypes  # with the extension alone, and torch has it loaded
 
         if not self._address:
-            self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+            # In one go: a child that another thread forks amid this could never unmap the slot.
+            lent = map(ctypes.c_char.from_buffer, (self._memory,))
+            self._address = next(map(ctypes.addressof, lent))
         return self._address + 8 * word
 
     def describe(self, document: Mapping[str, Any]) -> None:

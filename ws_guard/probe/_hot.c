@@ -73,6 +73,7 @@ static size_t words_bytes(const Told *told) { return sizeof(long long) * (size_t
 typedef struct {
   PyObject_HEAD
   unsigned long long code; /* the current run's ring word, without its time; 0: there is none */
+  unsigned long long times_forgotten;
   Shape **known;           /* NULL until there is one */
   Py_ssize_t many;
   Shape *latest;           /* that of the last call, which is compared first */
@@ -82,6 +83,7 @@ typedef struct {
 } Lane;
 
 static void lane_forget(Lane *self) {
+  self->times_forgotten++;
   self->code = 0;
   self->latest = NULL;
   for (size_t at = 0; self->many > 0; at++)
@@ -157,16 +159,16 @@ static int tell_all(PyObject *tuple, long long *into) {
   return PyErr_Occurred() ? -1 : 0;
 }
 
-/* follow(owner, numbers, is_none, seen, batch, code, (addresses of count, sum, moment, last_run and
- * ring, next_place)) */
+/* follow(times_forgotten, owner, numbers, is_none, seen, batch, code, (addresses of count, sum,
+ * moment, last_run and ring, next_place)). Nothing, where the lane was made to forget since. */
 static PyObject *lane_follow(Lane *self, PyObject *args) {
   PyObject *numbers, *seen, *next_place;
-  unsigned long long count, sum, batch, code, moment, last_run, ring;
+  unsigned long long times_forgotten, count, sum, batch, code, moment, last_run, ring;
   int is_none;
   Told told;
-  if (!PyArg_ParseTuple(args, "OO!pO!KK(KKKKKO)", &told.owner, &PyTuple_Type, &numbers, &is_none,
-                        &PyTuple_Type, &seen, &batch, &code, &count, &sum, &moment, &last_run, &ring,
-                        &next_place))
+  if (!PyArg_ParseTuple(args, "KOO!pO!KK(KKKKKO)", &times_forgotten, &told.owner, &PyTuple_Type,
+                        &numbers, &is_none, &PyTuple_Type, &seen, &batch, &code, &count, &sum,
+                        &moment, &last_run, &ring, &next_place))
     return NULL;
   Py_ssize_t many = PyTuple_Size(numbers), more = PyTuple_Size(seen);
   if (many > MAX_NUMBERS || more > MAX_TENSORS * MAX_DIMS) {
@@ -176,6 +178,8 @@ static PyObject *lane_follow(Lane *self, PyObject *args) {
   told.many = many + 1 + more;
   told.words[many] = is_none;
   if (tell_all(numbers, told.words) < 0 || tell_all(seen, told.words + many + 1) < 0) return NULL;
+  /* What was told may be of a slot that is gone. From here on nothing lets another thread in. */
+  if (times_forgotten != self->times_forgotten) Py_RETURN_NONE;
   if (self->known == NULL) {
     self->known = PyMem_Calloc((1 << PLACE_BITS) + NEAR, sizeof(Shape *));
     if (self->known == NULL) return PyErr_NoMemory();
@@ -226,6 +230,8 @@ static void lane_dealloc(PyObject *self) {
 static PyMemberDef lane_members[] = {
     {"ring_code", T_ULONGLONG, offsetof(Lane, code), 0,
      "The current run's ring word, without its time; 0: the next call begins one."},
+    {"times_forgotten", T_ULONGLONG, offsetof(Lane, times_forgotten), READONLY,
+     "How often `forget` was called: `follow` takes nothing that was told before the last time."},
     {NULL, 0, 0, 0, NULL}};
 
 static PyMethodDef lane_methods[] = {
@@ -311,10 +317,13 @@ static PyObject *counted_call(PyObject *object, PyObject *args, PyObject *kwargs
   Counted *self = (Counted *)object;
   Told told;
   int known = kwargs == NULL && self->lane->many ? tell(self, args, &told) : 0;
-  if (known < 0) PyErr_Clear(); /* the probe meets it as well, and tells */
+  if (known < 0) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL; /* an interrupt, which comes once */
+    PyErr_Clear(); /* the probe meets it as well, and tells */
+  }
   if (known <= 0 || !count_call(self->lane, &told)) return PyObject_Call(self->probe, args, kwargs);
   PyObject *result = PyObject_Call(self->native, args, NULL);
-  if (result != NULL) return result;
+  if (result != NULL || !PyErr_ExceptionMatches(PyExc_Exception)) return result;
   PyObject *type, *error, *trace;
   PyErr_Fetch(&type, &error, &trace);
   PyErr_NormalizeException(&type, &error, &trace);

@@ -101,18 +101,17 @@ class Ledger:
         """From now on the hot path counts calls like this one, found in `shapes`.
 
         `owner` is the function that was called. A capture, tuning or another slot may have come
-        meanwhile. No other thread comes between the look and what follows: that calls no Python.
+        meanwhile, or come at any line of this: in another thread, a finalizer, a tracer. They
+        change `known` first and then have the lane forget, which follows nothing told before.
         """
         if self._compares:
             if self.known is shapes and not known.sum_word:
                 self.run = known.run
             return
-        follow = self.hot_lane.follow
-        arguments = (owner, *known.front, known.run[0], known.ring_code, known.places)
-        # Nothing here makes what the garbage collector counts: up to Python 3.11 it runs finalizers
-        # right there.
+        lane = self.hot_lane
+        told = lane.times_forgotten, owner, *known.front, known.run[0], known.ring_code
         if self.known is shapes:
-            follow(*arguments)
+            lane.follow(*told, known.places)
 
     def meet(self, met: Met) -> Handling | None:
         """Record a call before it is made; returns how to make it if not as it came."""
