@@ -123,8 +123,8 @@ MISTAKES: dict[str, list[Mistake]] = {
     "installed too late": [
         Mistake(
             "PYTHONPATH=stand-in:$PYTHONPATH python late.py",
-            "installed too late for 1 objects that hold native functions already: their calls are "
-            "not seen; install ws_guard before the engine's first step",
+            "objects that hold native functions already: their calls are not seen; install "
+            "ws_guard before the engine's first step",
             code=0,
         ),
     ],
