@@ -29,7 +29,7 @@ DEMO_PYTHON_C := .venv-flashinfer-0.7.4/bin/python
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' ws_guard/version.py)
 
 .PHONY: demo test test-vllm test-gpu test-observability generated lint format bench bench-fleet nightly \
-  audit coverage mutation dist image clean
+  soak nightly-logs nightly-exporter nightly-engine audit coverage mutation dist image clean
 
 demo: $(VENV)/.installed $(if $(filter C,$(LAYOUT)),.venv-flashinfer-0.7.4/.installed)
 	$(VENV)/bin/ws-guard demo --layout $(LAYOUT) --python $(DEMO_PYTHON_$(LAYOUT)) $(if $(filter-out 0 no,$(ONCE)),--once)
@@ -97,23 +97,34 @@ bench-fleet: $(VENV)/.installed-test
 	@sh tests/system_packages.sh
 	$(VENV)/bin/python -m benchmarks.fleet
 
-# What takes too long for every change, about four hours: logs of 500 MB, fuzzers of logs, slots and
-# HTTP, a thousand kills, ten million calls, probes and scrapes in a rush, an hour of soak, what the
-# tests reach, small changes that they must notice, and known vulnerabilities.
-nightly: $(VENV)/.installed-test .venv-fuzz/.installed
+# What takes too long for every change, about four hours one by one; `make -j2 nightly` does two at a time.
+NIGHTLY := soak nightly-logs nightly-exporter nightly-engine mutation coverage audit
+nightly: $(NIGHTLY)
+$(NIGHTLY): $(VENV)/.installed-test
+
+# An hour of workers that are killed beside a Prometheus that scrapes.
+SOAK := --seconds 3600 --workers 16 --rate 20000
+soak:
 	@sh tests/system_packages.sh
+	$(VENV)/bin/python tests/soak/soak.py $(SOAK)
+
+# Logs of 500 MB, and logs that nobody would write.
+nightly-logs: .venv-fuzz/.installed
 	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/explain
 	PYTHONPATH=. .venv-fuzz/bin/python tests/explain/fuzz_log.py -max_total_time=300 -rss_limit_mb=1024
+	$(VENV)/bin/python -m benchmarks.explain
+
+# Hostile slots and requests, as many live writers as a rack has, probes and scrapes in a rush.
+nightly-exporter: .venv-fuzz/.installed
 	$(VENV)/bin/python tests/exporter/fuzz_slots.py --inputs 1000000
 	$(VENV)/bin/python tests/exporter/fuzz_http.py --requests 20000
-	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/engine_first -s
-	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/exporter/test_live_writers.py tests/probe/test_hot.py
+	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/exporter/test_live_writers.py
 	$(VENV)/bin/python -m benchmarks.rush
-	$(VENV)/bin/python tests/soak/soak.py --seconds 3600 --workers 16 --rate 20000
-	$(VENV)/bin/python -m benchmarks.explain
-	$(MAKE) coverage
-	$(MAKE) mutation
-	$(MAKE) audit
+
+# A thousand kills, a kill at every point of the writer, ten million calls.
+nightly-engine:
+	@sh tests/system_packages.sh
+	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/engine_first tests/probe/test_hot.py -s
 
 # Known vulnerabilities in what the exporter brings, as it would be installed now.
 audit: $(VENV)/.installed .venv-fuzz/.installed
