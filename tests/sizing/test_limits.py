@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ws_guard.sizing import (
@@ -19,8 +21,8 @@ MIB = 1 << 20
 SPARSE_MLA = HeadDims(576, 512, top_k=2048)
 
 
-def call(heads: int = 64, batch: int = 1, **changes: object) -> Call:
-    return Call("decode", heads, batch, lse=True)._replace(**changes)  # type: ignore[arg-type]
+def call(heads: int = 64, batch: int = 1, **changes: Any) -> Call:
+    return Call("decode", heads, batch, lse=True)._replace(**changes)
 
 
 @pytest.mark.parametrize(
