@@ -130,7 +130,7 @@ class BoardWatch:
 
     def _read(self, now: float) -> Snapshot:
         self._board.check()
-        directory = os.open(self._board.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = self._board.open()
         try:
             same = self._is_same(directory)
             names, foreign = list_slots(directory)
