@@ -89,7 +89,7 @@ def test_readyz_verbose(attach: Attach, get: Get) -> None:
             "[+]board_readable ok",
             "[+]workers_reporting ok: 1 alive",
             "[+]workers_alive ok: 1 alive",
-            "[+]planned_fits unknown: no plan is known of 1 workers",
+            "[+]planned_fits unknown: no plan is known of 1 worker",
             f"[-]no_overflow failed: engine 0 rank 0: {DECODE}: overflow observed, 1 call",
             "[+]no_overrun ok",
             "[+]contract_known warn: engine 0 rank 0: contract unverified: a new slab",

@@ -178,10 +178,10 @@ def test_a_board_that_was_away_for_a_moment_ends_no_life_early(
     for _ in range(5):
         watch.read()
         clock.now += KEEP_DEAD_SECONDS
-    away = watch.path + ".away"
-    os.rename(watch.path, away)
+    away = board.path + ".away"
+    os.rename(board.path, away)
     assert watch.read().state == "absent"
-    os.rename(away, watch.path)
+    os.rename(away, board.path)
     worker.die()
     # It was alive a moment ago: its last series stay for the time that the dead are kept.
     assert watch.read().forgotten == frozenset()

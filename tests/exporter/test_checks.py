@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 import pytest
@@ -264,11 +265,10 @@ def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
 
 
 def test_files_that_are_passed_over_are_told_without_their_names(
-    attach: Attach, ask: Ask, watch: BoardWatch
+    attach: Attach, ask: Ask, board: Board
 ) -> None:
     attach()
-    with open(f"{watch.path}/secret.slot", "wb"):
-        pass
+    Path(board.path, "secret.slot").write_bytes(b"")
     state, detail = ask("board_readable")
     assert state == "ok"
     assert detail.startswith("1 file on the board passed over: it has 0 bytes")
