@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,16 +16,17 @@ HERE = Path(__file__).parent
 # The helper beside this file also runs as a script.
 sys.path.insert(0, str(HERE))
 
-from slot_worker import SlotWorker, attaching  # noqa: E402
+from doors import PATIENCE
+from slot_worker import SlotWorker, attaching
 
-from ws_guard.board import Board  # noqa: E402
-from ws_guard.exporter.app import create_app  # noqa: E402
-from ws_guard.exporter.checks import examine  # noqa: E402
-from ws_guard.exporter.collector import board_registry  # noqa: E402
-from ws_guard.exporter.events import EventLog  # noqa: E402
-from ws_guard.exporter.refresh import Refresher  # noqa: E402
-from ws_guard.exporter.snapshot import BoardWatch  # noqa: E402
-from ws_guard.settings import Settings, require_settings  # noqa: E402
+from ws_guard.board import Board
+from ws_guard.exporter.app import create_app
+from ws_guard.exporter.checks import examine
+from ws_guard.exporter.collector import board_registry
+from ws_guard.exporter.events import EventLog
+from ws_guard.exporter.refresh import Refresher
+from ws_guard.exporter.snapshot import BoardWatch, Snapshot
+from ws_guard.settings import Settings, require_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +35,18 @@ if TYPE_CHECKING:
 
     Ask: TypeAlias = Callable[..., tuple[str, str]]
     Get: TypeAlias = Callable[..., httpx.Response]
+
+
+class HangingWatch(BoardWatch):
+    """A board whose file system does not answer until told to."""
+
+    def __init__(self, board: Board) -> None:
+        super().__init__(board)
+        self.answering = threading.Event()
+
+    def read(self) -> Snapshot:
+        self.answering.wait(PATIENCE)
+        return super().read()
 
 
 class Clock:
@@ -99,6 +113,11 @@ def settings(board: Board) -> Callable[..., Settings]:
 @pytest.fixture
 def watch(board: Board, clock: Clock) -> BoardWatch:
     return BoardWatch(board, clock)
+
+
+@pytest.fixture
+def hanging_watch(board: Board) -> HangingWatch:
+    return HangingWatch(board)
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
-"""What tests of who gets in share: certificates, raw connections, an exporter as a process."""
+"""What tests of a running exporter share: a process, raw connections, certificates, a user."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 import pytest
@@ -39,6 +40,15 @@ def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < end, "it never came"
         time.sleep(0.01)
+
+
+def hashed(password: str = PASSWORD, cost: int = 4) -> bytes:
+    """The bcrypt hash of a password, of which 72 bytes count; the least cost is the quickest."""
+    try:
+        import bcrypt
+    except ImportError:
+        unavailable("bcrypt is not installed")
+    return bcrypt.hashpw(password.encode()[:72], bcrypt.gensalt(cost))
 
 
 def make_pair(folder: Path, name: str) -> tuple[Path, Path]:
@@ -85,10 +95,10 @@ def ask(url: str, request: bytes) -> bytes:
 
 @contextmanager
 def exporter_process(
-    environ: dict[str, str], script: str = SERVE, **options: object
+    environ: dict[str, str], script: str = SERVE, **options: Any
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """An exporter as a process of its own, and where it is reached."""
-    process = subprocess.Popen(  # type: ignore[call-overload]
+    process = subprocess.Popen(
         [sys.executable, "-c", script],
         env=os.environ | {"WS_GUARD_LISTEN": "127.0.0.1:0"} | environ,
         stderr=subprocess.PIPE,
@@ -96,9 +106,12 @@ def exporter_process(
         **options,
     )
     try:
+        assert process.stderr
         line = process.stderr.readline()
-        assert line.startswith("ws-guard exporter on "), line + process.stderr.read()
-        yield process, line.split(" on ")[1].split(",")[0]
+        found = re.fullmatch(r"ws-guard exporter on (https?://\S+), board (.*)\n", line)
+        assert found is not None, line + process.stderr.read()
+        assert found[2] == environ["WS_GUARD_BOARD"]
+        yield process, found[1]
     finally:
         process.kill()
         process.communicate()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx
 import pytest
-from doors import PASSWORD, PATIENCE, unavailable, wait_until
+from doors import PASSWORD, PATIENCE, hashed, wait_until
 from slot_worker import ROUTES, SlotWorker
 
 from ws_guard.exporter import auth
@@ -19,7 +19,7 @@ from ws_guard.exporter.auth import BusyError, Credentials, Turnstile, credential
 from ws_guard.exporter.doorman import HEADERS
 from ws_guard.exporter.renewal import RenewalThread
 from ws_guard.exporter.server import Exporter, ServeError
-from ws_guard.exporter.users import Passwords, Users
+from ws_guard.exporter.users import Users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,24 +28,9 @@ if TYPE_CHECKING:
 
     Attach: TypeAlias = Callable[..., SlotWorker]
 
-try:
-    import bcrypt
-except ImportError:
-    bcrypt = None  # type: ignore[assignment]
-
 RIGHT = ("scraper", PASSWORD)
 PROBES = ("/livez", "/readyz", "/readyz?verbose")
 OTHERS = [route for route in ROUTES if route not in PROBES]
-
-
-@pytest.fixture(autouse=True)
-def _real() -> None:
-    if bcrypt is None:
-        unavailable("bcrypt is not installed")
-
-
-def hashed(password: str = PASSWORD, cost: int = 4) -> bytes:
-    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(cost))
 
 
 @pytest.fixture
@@ -165,8 +150,7 @@ def test_users_are_renewed_with_their_file(served: Callable[..., Exporter], file
 def test_passwords_of_every_kind(
     served: Callable[..., Exporter], file: Path, password: str
 ) -> None:
-    """bcrypt heeds 72 bytes, and htpasswd hashes no more."""
-    file.write_bytes(b"ada:" + bcrypt.hashpw(password.encode()[:72], bcrypt.gensalt(4)) + b"\n")
+    file.write_bytes(b"ada:" + hashed(password) + b"\n")
     url = f"{served().url}/metrics"
     assert httpx.get(url, auth=("ada", password)).status_code == 200
     assert httpx.get(url, auth=("ada", "~" + password)).status_code == 401
@@ -197,72 +181,6 @@ def basic(text: bytes) -> str:
 )
 def test_credentials(headers: list[str], told: Credentials | None) -> None:
     assert credentials(headers) == told
-
-
-# -- what a check costs -------------------------------------------------------------------------
-
-
-class CountingPasswords(Passwords):
-    """Counts bcrypt's work, and keeps the costs that it was asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.costs: list[int] = []
-        real = self._matches
-
-        def matches(password: bytes, hashed: bytes) -> bool:
-            self.costs.append(int(hashed[4:6]))
-            return real(password, hashed)
-
-        self._matches = matches
-
-
-def test_every_wrong_answer_costs_one_check() -> None:
-    """Known or not, with a password that cannot be right or one that is some other user's."""
-    passwords = CountingPasswords()
-    users = Users({"ada": hashed(cost=5)})
-    for user, password in (
-        ("ada", b"wrong"),
-        ("ada", b"\0"),
-        ("ada", b"x" * 100),
-        ("eve", b"wrong"),
-        ("eve", PASSWORD.encode()),
-        ("", b""),
-    ):
-        assert not passwords.check(users, user, password)
-    assert passwords.costs == [5] * 6
-
-
-def test_a_nul_cuts_no_password_short() -> None:
-    users = Users({"ada": hashed("secret?")})
-    assert Passwords().check(users, "ada", b"secret?")
-    assert not Passwords().check(users, "ada", b"secret\0")
-
-
-def test_an_unknown_user_costs_the_same_each_time_and_all_together_what_the_known_do() -> None:
-    passwords = CountingPasswords()
-    users = Users({"ada": hashed(cost=4), "bob": hashed(cost=5)})
-    names = [f"eve{number}" for number in range(40)]
-    for name in names:
-        passwords.check(users, name, b"x")
-    first = passwords.costs[:]
-    for name in names:
-        passwords.check(users, name, b"x")
-    assert passwords.costs == first * 2
-    # Both sides of a fair coin in 40 throws, but for one case in 2^39.
-    assert set(first) == {4, 5}
-
-
-def test_a_right_password_is_checked_once() -> None:
-    passwords = CountingPasswords()
-    users = Users({"ada": hashed()})
-    assert not passwords.remembered(users, "ada", PASSWORD.encode())
-    assert passwords.check(users, "ada", PASSWORD.encode())
-    assert passwords.remembered(users, "ada", PASSWORD.encode())
-    assert not passwords.remembered(users, "ada", b"other")
-    assert not passwords.remembered(Users({"ada": hashed()}), "ada", PASSWORD.encode()), "new salt"
-    assert not passwords.remembered(Users({"bob": hashed()}), "ada", PASSWORD.encode())
-    assert PASSWORD not in repr(vars(passwords)), "what is kept is a keyed hash"
 
 
 class SlowPasswords:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx
 import pytest
@@ -50,7 +50,7 @@ def start(settings: Callable[..., Settings], tmp_path: Path) -> Iterator[Start]:
 
 
 def alive(exporter: Exporter) -> bool:
-    return httpx.get(f"{exporter.url}/livez", verify=False).status_code == 200  # noqa: S501
+    return httpx.get(f"{exporter.url}/livez", verify=False).status_code == 200  # noqa: S501 - made for the test
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,10 @@ def test_one_that_gets_answers_stays_where_those_that_linger_leave(
             stack.enter_context(connect(exporter.url)).sendall(b"GET ")
             assert client.get(f"{exporter.url}/livez").status_code == 200
         # Twelve requests over one connection: it is the exporter that would have closed it.
-        pool = client._transport._pool  # type: ignore[attr-defined]
-        assert [one.info().rpartition("Request Count: ")[2] for one in pool.connections] == ["12"]
+        transport: Any = client._transport
+        assert [
+            one.info().rpartition("Request Count: ")[2] for one in transport._pool.connections
+        ] == ["12"]
 
 
 def dribble(connection: socket.socket, piece: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx
 import pytest
@@ -89,12 +89,12 @@ def test_many_scrapes_at_once_wait_for_one_and_liveness_for_none(
     go, at_work, most = threading.Event(), [0], [0]
     real = exposition.board_registry
 
-    def slowly(*told: object) -> object:
+    def slowly(*told: Any) -> object:
         at_work[0] += 1
         most[0] = max(most[0], at_work[0])
         go.wait(20)
         at_work[0] -= 1
-        return real(*told)  # type: ignore[arg-type]
+        return real(*told)
 
     monkeypatch.setattr(exposition, "board_registry", slowly)
     exporter = Exporter(settings())

@@ -45,7 +45,7 @@ def test_a_new_exporter_does_not_start_the_clock_of_the_dead_again(
     worker.die()
     path = Path(board.path, worker.name)
     for age, gone in ((KEEP_DEAD_SECONDS - 60, False), (KEEP_DEAD_SECONDS + 60, True)):
-        watch = BoardWatch(board, clock, lambda age=age: time.time() + age)  # type: ignore[misc]
+        watch = BoardWatch(board, clock, lambda age=age: time.time() + age)
         assert watch.read().forgotten == (frozenset({worker.name}) if gone else frozenset())
     # The file itself may be younger than all that is written in it.
     later = time.time() + KEEP_DEAD_SECONDS
@@ -57,7 +57,7 @@ def test_a_new_exporter_does_not_start_the_clock_of_the_dead_again(
 def test_a_worker_that_was_seen_alive_is_as_old_as_that(
     attach: Attach, board: Board, clock: Clock
 ) -> None:
-    # Graph replays leave no time in a slot: it may seem hours old while its worker is busy.
+    # An engine may be idle for hours: so old is what its slot tells, and nobody has died.
     watch = BoardWatch(board, clock, lambda: time.time() + 5_000)
     worker = attach()
     watch.read()

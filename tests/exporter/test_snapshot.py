@@ -160,7 +160,7 @@ def test_a_slot_of_a_stranger_is_not_read(
 
 def test_a_document_that_is_no_json_is_passed_over(attach: Attach, watch: BoardWatch) -> None:
     worker = attach()
-    worker.slot.describe([1, 2])  # type: ignore[arg-type]
+    worker.slot.describe([1, 2])  # type: ignore[arg-type]  # that is the point
     assert watch.read().unreadable == ("its document is not an object",)
 
 

@@ -9,7 +9,7 @@ import ssl
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -172,13 +172,13 @@ def test_a_handshake_that_goes_wrong_leaves_nothing_open(
     cert, key = make_pair(tmp_path, "exporter")
     exporter = Exporter(settings(WS_GUARD_TLS_CERT=str(cert), WS_GUARD_TLS_KEY=str(key)))
     exporter.start()
-    lobby = exporter._server.config.http_protocol_class.lobby  # type: ignore[union-attr]
+    connections: Any = exporter._server.config.http_protocol_class
     with connect(exporter.url) as connection:
         connection.sendall(greeting)
-        wait_until(lambda: bool(lobby._open) or bool(greeting))
+        wait_until(lambda: bool(connections.lobby._open) or bool(greeting))
         connection.shutdown(socket.SHUT_WR)
         rest_of(connection)
-    wait_until(lambda: not lobby._open)
+    wait_until(lambda: not connections.lobby._open)
     assert served_name(exporter.url) == "exporter"
     exporter.stop()
 

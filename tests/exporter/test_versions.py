@@ -35,7 +35,7 @@ OURS = Path(ws_guard.__file__).parents[1]
 AGES = {VERSION - 1: "an older", VERSION + 1: "a newer"}
 
 
-@pytest.fixture(params=AGES, ids=AGES.values())
+@pytest.fixture(params=list(AGES), ids=list(AGES.values()))
 def other_version(request: pytest.FixtureRequest) -> int:
     """The format version of the other release."""
     version: int = request.param

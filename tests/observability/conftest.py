@@ -15,8 +15,8 @@ HERE = Path(__file__).parent
 # The helpers beside this file also run without pytest, as plain modules of one another.
 sys.path.insert(0, str(HERE))
 
-from places import ARTEFACTS, ENVIRONMENT, NEWEST_PYTHON, needed, unavailable  # noqa: E402
-from play import Played, play  # noqa: E402
+from places import ARTEFACTS, ENVIRONMENT, NEWEST_PYTHON, needed, unavailable
+from play import Played, play
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "observability")]
 
-from book import Bounds, Series  # noqa: E402
-from places import RULES  # noqa: E402
-from servers import Prometheus, fetch, free_port, running, wait_for  # noqa: E402
+from book import Bounds, Series
+from places import RULES
+from servers import Prometheus, fetch, free_port, running, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
