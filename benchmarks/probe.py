@@ -99,7 +99,7 @@ def prometheus_client(function: Native) -> Native:
     buckets = [4**power for power in range(9)]
     sizes = Histogram("size", "size", labels, registry=registry, buckets=buckets).labels(OP)
 
-    def wrapper(*args: Any) -> object:  # noqa: ANN401
+    def wrapper(*args: Any) -> object:  # noqa: ANN401 - of a native op
         rows = args[WHERE.batch]
         calls.inc()
         need.set(8 * args[WHERE.query].shape[1] * rows * 256 + (1 << 20))
