@@ -79,6 +79,7 @@ def test_unverified_says_why_and_keeps_the_layout(release: str, why: str) -> Non
         ("int64_t{256}", "int64_t{128}", "q rounding is 128, layout B has 256"),
         ("max_batch_size = 8192", "max_batch_size = 4096", "counter size is 4,194,304"),
         ("lse != nullptr", "lse_wanted", "slab under the unknown condition (lse_wanted)"),
+        ("int64_t{256}", "batch_size", "cannot be read (ZeroDivisionError: "),
         ("batch_size) *", "batch_size + 1) *", "trtllm_gen_softmax_workspace has an unknown size"),
         ("trtllm_gen_softmax_workspace", "other_workspace", "unknown slab other_workspace"),
         (
