@@ -39,14 +39,14 @@ def program() -> Callable[[str], str]:
 def judge(program: Callable[[str], str]) -> Callable[..., str]:
     """`judge(program, *arguments)`: what it printed; the test fails unless it is content."""
 
-    def run(name: str, *arguments: str | Path, **options: str) -> str:
+    def run(name: str, *arguments: str | Path, **options: Any) -> str:
         done = subprocess.run(
             [program(name), *map(str, arguments)],
             capture_output=True,
             text=True,
             check=False,
             timeout=240,
-            **options,  # type: ignore[arg-type]
+            **options,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
