@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -20,11 +21,13 @@ from doors import PATIENCE
 from slot_worker import SlotWorker, attaching
 
 from ws_guard.board import Board
+from ws_guard.exporter import server
 from ws_guard.exporter.app import create_app
 from ws_guard.exporter.checks import examine
 from ws_guard.exporter.collector import board_registry
 from ws_guard.exporter.events import EventLog
 from ws_guard.exporter.refresh import Refresher
+from ws_guard.exporter.renewal import RenewalThread
 from ws_guard.exporter.snapshot import BoardWatch, Snapshot
 from ws_guard.settings import Settings, require_settings
 
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    #: The fixtures of these names.
+    Attach: TypeAlias = Callable[..., SlotWorker]
     Ask: TypeAlias = Callable[..., tuple[str, str]]
     Get: TypeAlias = Callable[..., httpx.Response]
 
@@ -71,7 +76,7 @@ def board(tmp_path: Path) -> Board:
 
 
 @pytest.fixture
-def attach(board: Board) -> Iterator[Callable[..., SlotWorker]]:
+def attach(board: Board) -> Iterator[Attach]:
     """Attaches workers of this process to the board."""
     with attaching(board) as attach:
         yield attach
@@ -108,6 +113,12 @@ def settings(board: Board) -> Callable[..., Settings]:
         return require_settings(own | environ)
 
     return make
+
+
+@pytest.fixture
+def quick_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exporters look at their files all the time."""
+    monkeypatch.setattr(server, "RenewalThread", partial(RenewalThread, interval=0.01))
 
 
 @pytest.fixture

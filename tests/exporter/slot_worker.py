@@ -48,10 +48,6 @@ COUNT_WORDS = {
     "tuning": COUNT_TUNING,
 }
 SUM_WORDS = {"eager": SUM_EAGER, "replayed": SUM_REPLAYED}
-EVENTS = {
-    Outcome.OVERFLOW: (OVERFLOW, "observed"),
-    Outcome.OVERRUN: (OVERRUN, "observed"),
-}
 ACTIONS = {"observed": 0, "raised": 1, "split": 2}
 
 DOCUMENT: dict[str, Any] = {

@@ -6,27 +6,26 @@ import asyncio
 import base64
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from doors import PASSWORD, PATIENCE, hashed, wait_until
-from slot_worker import ROUTES, SlotWorker
+from slot_worker import ROUTES
 
 from ws_guard.exporter import auth
-from ws_guard.exporter import server as server_module
 from ws_guard.exporter.auth import BusyError, Credentials, Turnstile, credentials
 from ws_guard.exporter.doorman import HEADERS
-from ws_guard.exporter.renewal import RenewalThread
 from ws_guard.exporter.server import Exporter, ServeError
 from ws_guard.exporter.users import Users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from conftest import Attach
+
     from ws_guard.settings import Settings
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 RIGHT = ("scraper", PASSWORD)
 PROBES = ("/livez", "/readyz", "/readyz?verbose")
@@ -42,12 +41,11 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(
-    settings: Callable[..., Settings], file: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Callable[..., Settings],
+    file: Path,
+    quick_renewal: None,  # noqa: ARG001 - as long as they serve
 ) -> Iterator[Callable[..., Exporter]]:
     """Starts exporters that look at the file all the time."""
-    monkeypatch.setattr(
-        server_module, "RenewalThread", lambda renewals: RenewalThread(renewals, interval=0.01)
-    )
     started: list[Exporter] = []
 
     def start(**environ: str) -> Exporter:

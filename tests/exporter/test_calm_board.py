@@ -8,10 +8,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
-from slot_worker import SlotWorker
 
 from ws_guard.board.format import EXACT_ROWS, Header
 from ws_guard.exporter.lives import KEEP_DEAD_SECONDS
@@ -21,11 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from subprocess import Popen
 
-    from conftest import Clock
+    from conftest import Attach, Clock
 
     from ws_guard.board import Board
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 
 def settle(watch: BoardWatch) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-from slot_worker import CRASH_PLAN, DECODE, FIXED_PLAN, SlotWorker
+from slot_worker import CRASH_PLAN, DECODE, FIXED_PLAN
 
 from ws_guard.board import OVERFLOW, OVERRUN, Board, Outcome
 from ws_guard.exporter.checks import CHECKS, Examiner, examine
@@ -17,13 +17,12 @@ from ws_guard.exporter.snapshot import Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from conftest import Ask, Attach
+
     from ws_guard.exporter.model import Health
     from ws_guard.exporter.refresh import Refresher
     from ws_guard.exporter.snapshot import BoardWatch
     from ws_guard.settings import Settings
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
-    Ask: TypeAlias = Callable[..., tuple[str, str]]
 
 
 def ready(watch: BoardWatch, chosen: Settings) -> Health:

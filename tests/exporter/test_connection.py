@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import httpx
 import pytest
 from doors import PATIENCE, ask, connect, exporter_process, make_pair, rest_of
-from slot_worker import SlotWorker, busy
+from slot_worker import busy
 
 from ws_guard.exporter import connection as connection_module
 from ws_guard.exporter.server import Exporter
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
 
+    from conftest import Attach
+
     from ws_guard.board import Board
     from ws_guard.settings import Settings
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
     Start: TypeAlias = Callable[..., Exporter]
 
 GET = b"GET /livez HTTP/1.1\r\nHost: exporter\r\n\r\n"

@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from slot_worker import CRASH_PLAN, WORKSPACE_BYTES, SlotWorker, make_shape
+from slot_worker import CRASH_PLAN, WORKSPACE_BYTES, make_shape
 from views import view
 
 from ws_guard.board import LastCall, Outcome, Row, Shape
@@ -18,12 +18,11 @@ from ws_guard.exporter.derive import Deriver
 from ws_guard.exporter.model import Numbers, Worker, Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from conftest import Attach
 
     from ws_guard.exporter.model import Basis
     from ws_guard.exporter.snapshot import BoardWatch
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 COUNTER = 8_388_608
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from slot_worker import SlotWorker, busy
+from slot_worker import busy
 
 from ws_guard.exporter import exposition
 from ws_guard.exporter.exposition import Press
@@ -17,10 +17,11 @@ from ws_guard.exporter.server import Exporter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from conftest import Attach
+
     from ws_guard.exporter.refresh import Refresher
     from ws_guard.settings import Settings
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from random import Random
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import fuzz_slots
 import httpx
@@ -12,17 +12,15 @@ import pytest
 from doors import exporter_process
 from http_abuse import abuse, openapi
 from slot_mutations import MUTATIONS, mutate
-from slot_worker import SlotWorker, busy
+from slot_worker import busy
 
 from ws_guard.board.format import SLOT_BYTES
 from ws_guard.exporter.derive import Deriver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from conftest import Attach
 
     from ws_guard.board import Board
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 
 def a_seed() -> int:

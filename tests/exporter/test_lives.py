@@ -5,21 +5,15 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
-
-from slot_worker import SlotWorker
+from typing import TYPE_CHECKING
 
 from ws_guard.exporter.lives import KEEP_DEAD_SECONDS
 from ws_guard.exporter.snapshot import BoardWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import Clock
+    from conftest import Attach, Clock
 
     from ws_guard.board import Board
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 
 def test_dead_workers_are_forgotten_after_a_quarter_of_an_hour(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from slot_worker import CONTEXT, DECODE, SlotWorker, make_shape
+from slot_worker import CONTEXT, DECODE, make_shape
 from views import view
 
 from ws_guard.board import OVERFLOW, OVERRUN, Row
@@ -12,12 +12,10 @@ from ws_guard.board.format import EXACT_ROWS
 from ws_guard.exporter.derive import Deriver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from conftest import Attach
 
     from ws_guard.exporter.model import Worker
     from ws_guard.exporter.snapshot import BoardWatch
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 
 def the_worker(watch: BoardWatch) -> Worker:

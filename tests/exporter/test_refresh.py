@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 import threading
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
 from doors import PATIENCE, wait_until
-from slot_worker import SlotWorker
 
 from ws_guard.board import Board, BoardError
 from ws_guard.exporter.events import EventLog
@@ -18,11 +17,9 @@ from ws_guard.exporter.snapshot import BoardWatch, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Clock, HangingWatch
+    from conftest import Attach, Clock, HangingWatch
 
     from ws_guard.settings import Settings
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 
 def test_the_first_read_is_there_when_start_returns(attach: Attach, board: Board) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -15,9 +15,10 @@ from ws_guard.board import Board
 from ws_guard.settings import read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
+    from conftest import Attach
+
 
 MARK = "pLanTed"
 QUERIES = ("?verbose", f"?{MARK[::-1]}=1")

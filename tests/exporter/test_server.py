@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import httpx
 import pytest
 from doors import PATIENCE, SERVE, exporter_process, wait_until
-from slot_worker import SlotWorker
 
 from ws_guard.exporter.events import EventLog
 from ws_guard.exporter.listening import listen
@@ -24,12 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from conftest import HangingWatch
+    from conftest import Attach, HangingWatch
 
     from ws_guard.board import Board
     from ws_guard.settings import Settings
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
     Serve: TypeAlias = Callable[..., AbstractContextManager[tuple[subprocess.Popen[str], str]]]
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-from slot_worker import SlotWorker
 
 from ws_guard.board import Board, Slot
 from ws_guard.board.format import SLOT_BYTES, Header
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from subprocess import Popen
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
+    from conftest import Attach
 
 
 def test_an_absent_board_has_nobody(watch: BoardWatch) -> None:

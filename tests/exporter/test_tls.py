@@ -15,8 +15,6 @@ import httpx
 import pytest
 from doors import connect, exporter_process, make_pair, rest_of, unavailable, wait_until
 
-from ws_guard.exporter import server as server_module
-from ws_guard.exporter.renewal import RenewalThread
 from ws_guard.exporter.server import Exporter, ServeError
 
 if TYPE_CHECKING:
@@ -145,14 +143,12 @@ def test_a_secret_that_the_kubelet_renews(board: Board, tmp_path: Path) -> None:
         assert served_name(url) == "third"
 
 
+@pytest.mark.usefixtures("quick_renewal")
 def test_another_kind_of_key_takes_the_place_of_the_old_one(
-    settings: Callable[..., Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Callable[..., Settings], tmp_path: Path
 ) -> None:
     """OpenSSL keeps a certificate for each kind in one context; the old one must be gone."""
     cert, key = make_pair(tmp_path, "elliptic")
-    monkeypatch.setattr(
-        server_module, "RenewalThread", lambda renewals: RenewalThread(renewals, interval=0.01)
-    )
     exporter = Exporter(settings(WS_GUARD_TLS_CERT=str(cert), WS_GUARD_TLS_KEY=str(key)))
     exporter.start()
     assert served_name(exporter.url) == "elliptic"

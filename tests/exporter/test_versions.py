@@ -12,23 +12,22 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from doors import exporter_process
-from slot_worker import SlotWorker
 
 import ws_guard
 from ws_guard.board.format import VERSION, Header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    from conftest import Attach, Get
 
     from ws_guard.board import Board
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
-    Get: TypeAlias = Callable[..., httpx.Response]
 
 REMEDY = "; give exporter and workers the same ws-guard, and remove what is left"
 OURS = Path(ws_guard.__file__).parents[1]
