@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-HERE = Path(__file__).parent
 # The helpers beside this file also run as scripts.
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from served import Exporter
 from wary import Worker
@@ -120,7 +119,7 @@ def silent(
     point = tmp_path / "silent"
     point.mkdir()
     server = subprocess.Popen(
-        [sys.executable, str(HERE / "silent_fs.py"), str(point)],
+        [sys.executable, str(Path(__file__).with_name("silent_fs.py")), str(point)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

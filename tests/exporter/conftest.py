@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import httpx
 import pytest
 
-HERE = Path(__file__).parent
 # The helper beside this file also runs as a script.
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from doors import PATIENCE
 from slot_worker import SlotWorker, attaching
@@ -88,7 +87,7 @@ def spawn(board: Board) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def spawn_one(rank: str = "0", batch: int = 3_080) -> subprocess.Popen[str]:
-        script = str(HERE / "slot_worker.py")
+        script = str(Path(__file__).with_name("slot_worker.py"))
         command = [sys.executable, script, board.path, rank, str(batch)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         started.append(process)

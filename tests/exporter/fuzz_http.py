@@ -22,8 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from doors import PASSWORD, exporter_process, hashed
 from http_abuse import abuse

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from prometheus_client import generate_latest
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from slot_mutations import MUTATIONS, mutate
 from slot_worker import SlotWorker, busy

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-HERE = Path(__file__).parent
 # The helpers beside this file also run without pytest, as plain modules of one another.
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from places import ARTEFACTS, ENVIRONMENT, NEWEST_PYTHON, needed, unavailable
 from play import Played, play
@@ -39,7 +38,7 @@ def program() -> Callable[[str], str]:
 def judge(program: Callable[[str], str]) -> Callable[..., str]:
     """`judge(program, *arguments)`: what it printed; the test fails unless it is content."""
 
-    def run(name: str, *arguments: str | Path, **options: Any) -> str:
+    def run(name: str, *arguments: str | Path, **options: str) -> str:
         done = subprocess.run(
             [program(name), *map(str, arguments)],
             capture_output=True,
@@ -61,7 +60,7 @@ def asked() -> Callable[[str, Any], Any]:
 
     def ask(what: str, request: Any) -> Any:
         done = subprocess.run(
-            [str(python), str(HERE / "judges.py"), what],
+            [str(python), str(Path(__file__).with_name("judges.py")), what],
             input=json.dumps(request),
             capture_output=True,
             text=True,
@@ -107,7 +106,7 @@ def node_modules(program: Callable[[str], str]) -> Path:
 def scripts(node_modules: Path) -> Path:
     """The scripts of `node/`, beside the packages: Node looks for those from where a script is."""
     home = node_modules.parent
-    for source in (HERE / "node").iterdir():
+    for source in Path(__file__).with_name("node").iterdir():
         shutil.copy(source, home / source.name)
     return home
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from ws_guard.sizing import (
@@ -21,7 +19,7 @@ MIB = 1 << 20
 SPARSE_MLA = HeadDims(576, 512, top_k=2048)
 
 
-def call(heads: int = 64, batch: int = 1, **changes: Any) -> Call:
+def call(heads: int = 64, batch: int = 1, **changes: object) -> Call:
     return Call("decode", heads, batch, lse=True)._replace(**changes)
 
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from ws_guard.sizing import LAYOUTS, Call, HeadDims, Scratch, scratch
 from ws_guard.sizing.scratch import may_use_scratch
-
-if TYPE_CHECKING:
-    from ws_guard.sizing import Entry
 
 C = LAYOUTS["C"]
 SPARSE_MLA = HeadDims(576, 512, top_k=2048)
@@ -90,7 +85,7 @@ def test_a_single_row_is_spread_only_where_its_keys_are_576_wide() -> None:
     ],
 )
 @pytest.mark.parametrize("entry", ["decode", "dsv4"])
-def test_bounds(entry: Entry, sm_count: int, dims: HeadDims | None, bound: int) -> None:
+def test_bounds(entry: str, sm_count: int, dims: HeadDims | None, bound: int) -> None:
     call = Call(entry, 64, 1, sm_count=sm_count, dims=dims)
     assert scratch(call, C) == (bound, False)
     assert scratch(call._replace(batch=0), C) == (0, True)
@@ -105,13 +100,13 @@ def test_bounds(entry: Entry, sm_count: int, dims: HeadDims | None, bound: int) 
         ({"dims": HeadDims(320, 256, top_k=2048)}, 148 * 64 * (8 + 2 * 256)),
     ],
 )
-def test_sparse_mla_whose_kernel_is_not_known(changes: dict[str, Any], bound: int) -> None:
+def test_sparse_mla_whose_kernel_is_not_known(changes: dict[str, object], bound: int) -> None:
     call = Call("decode", 64, 16, dims=SPARSE_MLA)._replace(**changes)
     assert scratch(call, C) == (bound, False)
 
 
 @pytest.mark.parametrize("entry", ["context", "ragged"])
-def test_context_and_ragged_use_none(entry: Entry) -> None:
+def test_context_and_ragged_use_none(entry: str) -> None:
     assert scratch(Call(entry, 64, 1), C) == (0, True)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from ws_guard.sizing import (
@@ -85,7 +83,7 @@ def test_measured(batch: int, pages: int, size: int) -> None:
         ({"heads": 128, "kv_heads": 1}, 163_840 + 129 * 32_768),
     ],
 )
-def test_arithmetic(changes: dict[str, Any], size: int) -> None:
+def test_arithmetic(changes: dict[str, object], size: int) -> None:
     """repr: bytes are whole numbers."""
     found = scratch(H200._replace(**changes), C).bytes
     assert repr(found) == repr(size)
@@ -106,7 +104,7 @@ def test_arithmetic(changes: dict[str, Any], size: int) -> None:
     ],
 )
 def test_kv_heads_that_are_not_known_are_those_that_compile(
-    changes: dict[str, Any], size: int
+    changes: dict[str, object], size: int
 ) -> None:
     call = H200._replace(kv_heads=None, **changes)
     assert scratch(call, C) == (size, False)
@@ -143,18 +141,17 @@ def test_who_may_use_scratch() -> None:
         ({"max_kv_len": None, "batch": 16}, True),  # none, however long
     ],
 )
-def test_exact_only_where_the_arguments_decide(changes: dict[str, Any], exact: bool) -> None:
+def test_exact_only_where_the_arguments_decide(changes: dict[str, object], exact: bool) -> None:
     assert scratch(H200._replace(**changes), C).exact is exact
 
 
 @pytest.mark.parametrize("unknown", ["max_kv_len", "kv_heads", "dims", "sm90_fp8"])
 def test_what_is_not_known_is_taken_at_its_worst(unknown: str) -> None:
-    worst: dict[str, Any] = {unknown: None}
     for batch in (1, 3, 7, 8, 33, 66):
         for kv_heads in (1, 2, 8, 64):
             for q_len in (1, 2, 9):
                 call = H200._replace(batch=batch, kv_heads=kv_heads, q_len=q_len)
-                bound = scratch(call._replace(**worst), C).bytes
+                bound = scratch(call._replace(**{unknown: None}), C).bytes
                 assert bound >= scratch(call, C).bytes
     assert scratch(H200._replace(max_kv_len=None), C).bytes == 294_912  # 129 tiles are enough
 
@@ -230,6 +227,6 @@ def test_mla_writes_two_tiles_a_row_at_every_batch() -> None:
         ({"max_kv_len": 2**31}, "max_kv_len must be between 0 and 2,147,483,647"),
     ],
 )
-def test_impossible_calls(changes: dict[str, Any], said: str) -> None:
+def test_impossible_calls(changes: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
         H200._replace(**changes).checked()

@@ -27,8 +27,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import history
 from book import ACTIONS
@@ -234,5 +233,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ["PYTHONPATH"] = str(HERE.parents[1])
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     sys.exit(main())

@@ -16,8 +16,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), *(str(HERE.parent / room) for room in ("probe", "real"))]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "probe"))
+sys.path.insert(2, str(Path(__file__).parents[1] / "real"))
 
 from book import Book, Header, Order, State
 from native_ops import NativeOps
