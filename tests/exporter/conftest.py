@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     Attach: TypeAlias = Callable[..., SlotWorker]
     Ask: TypeAlias = Callable[..., tuple[str, str]]
     Get: TypeAlias = Callable[..., httpx.Response]
+    Start: TypeAlias = Callable[..., server.Exporter]
 
 
 class HangingWatch(BoardWatch):
@@ -112,6 +113,21 @@ def settings(board: Board) -> Callable[..., Settings]:
         return require_settings(own | environ)
 
     return make
+
+
+@pytest.fixture
+def start(settings: Callable[..., Settings]) -> Iterator[Start]:
+    """`start(**environ)`: an exporter that serves from this process until the test ends."""
+    started: list[server.Exporter] = []
+
+    def start_one(**environ: str) -> server.Exporter:
+        started.append(server.Exporter(settings(**environ)))
+        started[-1].start()
+        return started[-1]
+
+    yield start_one
+    for exporter in started:
+        exporter.stop()
 
 
 @pytest.fixture

@@ -63,6 +63,12 @@ def make_pair(folder: Path, name: str) -> tuple[Path, Path]:
     return cert, key
 
 
+def serving_with(pair: tuple[Path, Path]) -> dict[str, str]:
+    """The settings that serve with a certificate and its key."""
+    cert, key = pair
+    return {"WS_GUARD_TLS_CERT": str(cert), "WS_GUARD_TLS_KEY": str(key)}
+
+
 def connect(url: str) -> socket.socket:
     """A plain connection to the exporter."""
     place = urlsplit(url)

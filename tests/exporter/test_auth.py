@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,9 @@ from ws_guard.exporter.server import Exporter, ServeError
 from ws_guard.exporter.users import Users
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from conftest import Attach
+    from conftest import Attach, Start
 
     from ws_guard.settings import Settings
 
@@ -41,29 +42,18 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(
-    settings: Callable[..., Settings],
+    start: Start,
     file: Path,
     quick_renewal: None,  # noqa: ARG001 - as long as they serve
-) -> Iterator[Callable[..., Exporter]]:
-    """Starts exporters that look at the file all the time."""
-    started: list[Exporter] = []
-
-    def start(**environ: str) -> Exporter:
-        started.append(Exporter(settings(WS_GUARD_BASIC_AUTH_FILE=str(file), **environ)))
-        started[-1].start()
-        return started[-1]
-
-    yield start
-    for exporter in started:
-        exporter.stop()
+) -> Start:
+    """Starts exporters that ask for a user of the file, and look at it all the time."""
+    return partial(start, WS_GUARD_BASIC_AUTH_FILE=str(file))
 
 
 @pytest.mark.parametrize(
     "path", [*OTHERS, "/nowhere", "/livez/", "//livez", "/livez%2F..%2Fmetrics"]
 )
-def test_nothing_but_the_probes_is_open(
-    attach: Attach, served: Callable[..., Exporter], path: str
-) -> None:
+def test_nothing_but_the_probes_is_open(attach: Attach, served: Start, path: str) -> None:
     attach(planned=[])
     url = served().url
     refused = httpx.get(url + path)
@@ -79,9 +69,7 @@ def test_nothing_but_the_probes_is_open(
 
 
 @pytest.mark.parametrize("path", PROBES)
-def test_probes_are_open_unless_told_otherwise(
-    attach: Attach, served: Callable[..., Exporter], path: str
-) -> None:
+def test_probes_are_open_unless_told_otherwise(attach: Attach, served: Start, path: str) -> None:
     attach()
     assert httpx.get(served().url + path).status_code == 200
     closed = served(WS_GUARD_BASIC_AUTH_PROBES="1").url
@@ -89,7 +77,7 @@ def test_probes_are_open_unless_told_otherwise(
     assert httpx.get(closed + path, auth=RIGHT).status_code == 200
 
 
-def test_the_openapi_document_says_who_is_asked(served: Callable[..., Exporter]) -> None:
+def test_the_openapi_document_says_who_is_asked(served: Start) -> None:
     def closed(exporter: Exporter) -> dict[str, bool]:
         document = httpx.get(f"{exporter.url}/openapi.json", auth=RIGHT).json()
         assert document["components"]["securitySchemes"] == {
@@ -118,7 +106,7 @@ def test_a_file_that_will_not_do_is_named_at_the_start(
         Exporter(settings(WS_GUARD_BASIC_AUTH_FILE=str(file)))
 
 
-def test_every_spelling_of_bcrypt(served: Callable[..., Exporter], file: Path) -> None:
+def test_every_spelling_of_bcrypt(served: Start, file: Path) -> None:
     """htpasswd writes $2y$, older programs $2a$; the hash is the same."""
     tail = hashed()[3:]
     file.write_bytes(b"".join(b"%b:$2%b%b\n" % (v, v, tail) for v in (b"a", b"b", b"y")))
@@ -127,7 +115,7 @@ def test_every_spelling_of_bcrypt(served: Callable[..., Exporter], file: Path) -
         assert httpx.get(f"{url}/health", auth=(version, PASSWORD)).status_code != 401
 
 
-def test_users_are_renewed_with_their_file(served: Callable[..., Exporter], file: Path) -> None:
+def test_users_are_renewed_with_their_file(served: Start, file: Path) -> None:
     url = f"{served().url}/metrics"
 
     def status(user: str, password: str) -> int:
@@ -145,9 +133,7 @@ def test_users_are_renewed_with_their_file(served: Callable[..., Exporter], file
 
 
 @pytest.mark.parametrize("password", ["ü" * 30, "x" * 100, "a:b:c", ""])
-def test_passwords_of_every_kind(
-    served: Callable[..., Exporter], file: Path, password: str
-) -> None:
+def test_passwords_of_every_kind(served: Start, file: Path, password: str) -> None:
     file.write_bytes(b"ada:" + hashed(password) + b"\n")
     url = f"{served().url}/metrics"
     assert httpx.get(url, auth=("ada", password)).status_code == 200
@@ -248,9 +234,7 @@ def test_after_a_wrong_password_nothing_is_checked_for_a_while(
     asyncio.run(play())
 
 
-def test_who_comes_too_often_is_told_so(
-    served: Callable[..., Exporter], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_comes_too_often_is_told_so(served: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "MOST_WAITING", 0)
     url = served().url
     answer = httpx.get(f"{url}/metrics", auth=RIGHT)

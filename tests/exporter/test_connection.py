@@ -5,11 +5,11 @@ from __future__ import annotations
 import select
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from doors import PATIENCE, ask, connect, exporter_process, make_pair, rest_of
+from doors import PATIENCE, ask, connect, exporter_process, make_pair, rest_of, serving_with
 from slot_worker import busy
 
 from ws_guard.exporter import connection as connection_module
@@ -17,14 +17,11 @@ from ws_guard.exporter.server import Exporter
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
 
-    from conftest import Attach
+    from conftest import Attach, Start
 
     from ws_guard.board import Board
-    from ws_guard.settings import Settings
 
-    Start: TypeAlias = Callable[..., Exporter]
 
 GET = b"GET /livez HTTP/1.1\r\nHost: exporter\r\n\r\n"
 CHUNKED = GET[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -32,22 +29,9 @@ CLOSING = b"GET /livez HTTP/1.1\r\nHost: exporter\r\nConnection: close\r\n\r\n"
 
 
 @pytest.fixture
-def start(settings: Callable[..., Settings], tmp_path: Path) -> Iterator[Start]:
-    """Starts exporters, with a certificate if wanted."""
-    started: list[Exporter] = []
-
-    def start_one(tls: bool = False) -> Exporter:
-        environ = {}
-        if tls:
-            cert, key = make_pair(tmp_path, "exporter")
-            environ = {"WS_GUARD_TLS_CERT": str(cert), "WS_GUARD_TLS_KEY": str(key)}
-        started.append(Exporter(settings(**environ)))
-        started[-1].start()
-        return started[-1]
-
-    yield start_one
-    for exporter in started:
-        exporter.stop()
+def start_with(start: Start, tmp_path: Path) -> Start:
+    """`start_with(tls)`: an exporter, with a certificate where it is wanted."""
+    return lambda tls: start(**serving_with(make_pair(tmp_path, "exporter")) if tls else {})
 
 
 def alive(exporter: Exporter) -> bool:
@@ -65,11 +49,11 @@ def alive(exporter: Exporter) -> bool:
     ],
 )
 def test_those_that_linger_longest_make_room(
-    start: Start, monkeypatch: pytest.MonkeyPatch, tls: bool, part: bytes
+    start_with: Start, monkeypatch: pytest.MonkeyPatch, tls: bool, part: bytes
 ) -> None:
     """Three times as many as there is room for, and none ever finishes its request."""
     monkeypatch.setattr(connection_module, "MOST_CONNECTIONS", 10)
-    exporter = start(tls=tls)
+    exporter = start_with(tls)
     with ExitStack() as stack:
         lingering = [stack.enter_context(connect(exporter.url)) for _ in range(30)]
         for one in lingering:
@@ -112,10 +96,10 @@ def dribble(connection: socket.socket, piece: bytes) -> bytes:
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_request_that_never_ends_is_cut_off(
-    start: Start, monkeypatch: pytest.MonkeyPatch, tls: bool
+    start_with: Start, monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
     monkeypatch.setattr(connection_module, "EXCHANGE_SECONDS", 0.3)
-    exporter = start(tls=tls)
+    exporter = start_with(tls)
     with connect(exporter.url) as connection:
         if not tls:
             connection.sendall(GET[:-2] + b"X-Slow: ")

@@ -12,12 +12,11 @@ from slot_worker import busy
 
 from ws_guard.exporter import exposition
 from ws_guard.exporter.exposition import Press
-from ws_guard.exporter.server import Exporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Attach
+    from conftest import Attach, Start
 
     from ws_guard.exporter.refresh import Refresher
     from ws_guard.settings import Settings
@@ -83,7 +82,7 @@ def test_formats_that_nobody_needs_fill_no_memory(
 
 
 def test_many_scrapes_at_once_wait_for_one_and_liveness_for_none(
-    attach: Attach, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+    attach: Attach, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More scrapes than there are threads, and a board that takes its time to be written."""
     busy(attach)
@@ -98,8 +97,7 @@ def test_many_scrapes_at_once_wait_for_one_and_liveness_for_none(
         return real(*told)
 
     monkeypatch.setattr(exposition, "board_registry", slowly)
-    exporter = Exporter(settings())
-    exporter.start()
+    exporter = start()
     scrapes = 60
     with ThreadPoolExecutor(scrapes) as pool, httpx.Client(timeout=60) as client:
         asked = [pool.submit(client.get, f"{exporter.url}/metrics") for _ in range(scrapes)]
@@ -109,5 +107,4 @@ def test_many_scrapes_at_once_wait_for_one_and_liveness_for_none(
             assert httpx.get(exporter.url + path).status_code in (200, 503)
         go.set()
         assert {each.result().status_code for each in asked} == {200}
-    exporter.stop()
     assert most == [1]

@@ -14,6 +14,8 @@ from ws_guard.exporter.server import Exporter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from conftest import Start
+
     from ws_guard.settings import Settings
 
 
@@ -73,13 +75,11 @@ def test_a_host_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     one.close()
 
 
-def test_both_families_are_answered(settings: Callable[..., Settings]) -> None:
+def test_both_families_are_answered(start: Start) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("this host has no IPv6")
-    exporter = Exporter(settings(WS_GUARD_LISTEN="*:0"))
-    exporter.start()
+    exporter = start(WS_GUARD_LISTEN="*:0")
     port = exporter.url.rpartition(":")[2]
     assert exporter.url == f"http://127.0.0.1:{port}"
     for host in ("127.0.0.1", "[::1]"):
         assert httpx.get(f"http://{host}:{port}/livez").status_code == 200
-    exporter.stop()

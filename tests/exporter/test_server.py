@@ -20,23 +20,15 @@ from ws_guard.exporter.refresh import Refresher
 from ws_guard.exporter.server import Exporter, ServeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from conftest import Attach, HangingWatch
+    from conftest import Attach, HangingWatch, Start
 
     from ws_guard.board import Board
     from ws_guard.settings import Settings
 
     Serve: TypeAlias = Callable[..., AbstractContextManager[tuple[subprocess.Popen[str], str]]]
-
-
-@pytest.fixture
-def exporter(settings: Callable[..., Settings]) -> Iterator[Exporter]:
-    exporter = Exporter(settings())
-    exporter.start()
-    yield exporter
-    exporter.stop()
 
 
 @pytest.fixture
@@ -51,9 +43,9 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stderr.readline()
 
 
-def test_a_whole_life_over_http(
-    spawn: Callable[..., subprocess.Popen[str]], exporter: Exporter
-) -> None:
+def test_a_whole_life_over_http(spawn: Callable[..., subprocess.Popen[str]], start: Start) -> None:
+    exporter = start()
+
     def up() -> list[str]:
         text = httpx.get(f"{exporter.url}/metrics").text
         return [line for line in text.splitlines() if line.startswith("ws_guard_worker_up{")]
@@ -71,9 +63,8 @@ def test_a_whole_life_over_http(
     assert httpx.get(f"{exporter.url}/livez").status_code == 200
 
 
-def test_it_stops_and_gives_its_port_back(settings: Callable[..., Settings]) -> None:
-    exporter = Exporter(settings())
-    exporter.start()
+def test_it_stops_and_gives_its_port_back(start: Start) -> None:
+    exporter = start()
     port = int(exporter.url.rpartition(":")[2])
     assert httpx.get(f"{exporter.url}/livez").status_code == 200
     exporter.stop()
