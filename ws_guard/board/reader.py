@@ -161,12 +161,13 @@ class SlotReader:
             return {}
         data = _pread(fd, ROWS_OFFSET + first * ROW_BYTES, count * ROW_BYTES)
         words = memoryview(data).cast("Q")
+        counts_begin, counts_end = COUNT_EAGER, SUM_REPLAYED + 1
         rows = {}
         for index in range(len(data) // ROW_BYTES):
             start = index * ROW_WORDS
             shape = self._shape(first + index, words[start], data, index * ROW_BYTES + 8)
             if shape is not None:
-                counts = words[start + COUNT_EAGER : start + SUM_REPLAYED + 1]
+                counts = words[start + counts_begin : start + counts_end]
                 rows[first + index] = Row(shape, first > 0, *counts)
         return rows
 
