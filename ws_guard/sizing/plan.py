@@ -9,6 +9,7 @@ from .carving import need
 from .errors import INT32_MAX, InputError, whole
 from .layouts import DEFAULT_WORKSPACE_BYTES, GRID_LIMIT_BATCH, Layout, Slab
 from .limits import overflow_threshold_batch, overrun_batches, worst_need_bytes
+from .slabs import ceil_div
 
 _MAX_PARALLEL = 1 << 20
 
@@ -35,7 +36,7 @@ class Deployment(NamedTuple):
     @property
     def kernel_heads(self) -> int:
         """Heads that the kernel sees: under DCP each rank gathers its group's queries."""
-        return -(-self.heads // self.tp) * self.dcp
+        return ceil_div(self.heads, self.tp) * self.dcp
 
     @property
     def planned_batch(self) -> int:
