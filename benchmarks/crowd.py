@@ -10,24 +10,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 from ws_guard.board import Board
 from ws_guard.board.format import MAGIC, SLOT_BYTES, VERSION
 
-from .scrape import busy_worker
+from .processes import Process, exporter
+from .workers import busy_workers
 
 WORKERS, REQUESTS = 8, 100
-#: The exporter reads the board twice a second; the first reads of a new crowd are behind it then.
+#: The first reads of a new crowd are over then.
 _SETTLE_SECONDS = 3.0
-_SERVE = "import sys; from ws_guard.settings import require_settings; "
-_SERVE += "from ws_guard.exporter.server import serve; sys.exit(serve(require_settings()))"
 
 
 def make_crowd(folder: str, count: int) -> None:
@@ -48,40 +44,20 @@ def make_crowd(folder: str, count: int) -> None:
         kinds[number % len(kinds)](Path(folder, f"{number}.slot"))
 
 
-def milliseconds(url: str) -> list[float]:
+def milliseconds(process: Process, path: str) -> list[float]:
     """How long each of the requests took, in order of length."""
-    taken = []
-    for _ in range(REQUESTS):
-        start = time.perf_counter()
-        with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - our own exporter
-            answer.read()
-        taken.append(1000 * (time.perf_counter() - start))
-    return sorted(taken)
+    return sorted(1000 * process.get(path)[0] for _ in range(REQUESTS))
 
 
 def run(files: int) -> dict[str, float]:
     """Figures for a board with so many files beside the workers'."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as home:
         folder = os.path.join(home, "board")
-        slots = [busy_worker(Board(folder), rank) for rank in range(WORKERS)]
-        make_crowd(folder, files)
-        environ = {"WS_GUARD_BOARD": folder, "WS_GUARD_LISTEN": "127.0.0.1:0"}
-        exporter = subprocess.Popen(  # noqa: S603 - this Python
-            [sys.executable, "-c", _SERVE],
-            env=os.environ | environ,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert exporter.stderr  # noqa: S101 - asked for above
-            url = exporter.stderr.readline().split(" on ")[1].split(",")[0]
-            time.sleep(_SETTLE_SECONDS)
-            metrics, livez = milliseconds(f"{url}/metrics"), milliseconds(f"{url}/livez")
-        finally:
-            exporter.terminate()
-            exporter.communicate()
-        for slot in slots:
-            slot.close()
+        with busy_workers(Board(folder), WORKERS):
+            make_crowd(folder, files)
+            with exporter(folder) as process:
+                time.sleep(_SETTLE_SECONDS)
+                metrics, livez = (milliseconds(process, path) for path in ("/metrics", "/livez"))
     return {
         "files": files,
         "metrics_median_ms": metrics[len(metrics) // 2],

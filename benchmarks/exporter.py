@@ -1,11 +1,10 @@
 """What a running exporter takes: `python -m benchmarks.exporter [--json]`.
 
-`ws-guard serve` runs as a process of its own over a board in memory, beside a bare FastAPI process.
-This process stands for the workers: it holds a slot for each, with two ops, two workspaces, 200
-shapes and a full ring; the exporter sees no difference, since liveness is a lock on each slot. Idle
-means that no worker makes a call and nobody asks; busy, that every worker makes a call between two
-reads of the board; with a third dead, that the rest is idle after so many were killed. Processor
-time is the kernel's, of all threads, as a share of one core.
+`ws-guard serve` runs as a process of its own over a board in memory, beside a bare FastAPI process;
+`benchmarks.workers` stand for the workers. Idle means that no worker makes a call and nobody asks;
+busy, that every worker makes a call between two reads of the board; with a third dead, that the
+rest is idle after so many were killed. Processor time is the kernel's, of all threads, as a share
+of one core.
 """
 
 from __future__ import annotations
@@ -16,24 +15,15 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from ws_guard.board import Board, Outcome, Slot
-from ws_guard.board.format import COUNT_EAGER, ROW_WORDS, ROWS_OFFSET
+from ws_guard.board import Board
 
 from .processes import Process, exporter, running
-from .scrape import SHAPES, busy_worker
+from .workers import busy_workers, call_all
 
 SETTLE_SECONDS = 3.0
 IDLE_SECONDS = 30.0
 BUSY_SECONDS = 10.0
 REQUESTS = 20
-
-
-def call_all(slots: list[Slot]) -> None:
-    """One more eager call of every worker, of a shape that changes from call to call."""
-    for number, slot in enumerate(slots, time.monotonic_ns()):
-        row = number % SHAPES
-        slot.words[ROWS_OFFSET // 8 + row * ROW_WORDS + COUNT_EAGER] += 1
-        slot.begin_run(row % 2, row, Outcome.EAGER)
 
 
 def cpu_percent(process: Process, seconds: float, between: Callable[[], None]) -> float:
@@ -61,27 +51,26 @@ def bare() -> dict[str, float]:
 
 def run(workers: int, bare_mb: float) -> dict[str, float]:
     """Figures of the exporter over so many workers."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
-        board = Board(path)
-        slots = [busy_worker(board, rank) for rank in range(workers)]
-        with exporter(path) as process:
-            answers = {
-                "status_page_ms": slowest_ms(process, "/"),
-                "metrics_ms": slowest_ms(process, "/metrics"),
-                "readyz_ms": slowest_ms(process, "/readyz"),
-            }
-            lines = process.get("/metrics")[1].splitlines()
-            mine = sum(b'engine="0",' in line and b'rank="0"' in line for line in lines)
-            time.sleep(SETTLE_SECONDS)
-            idle = cpu_percent(process, IDLE_SECONDS, lambda: None)
-            memory = process.memory_bytes() / 1e6
-            busy = cpu_percent(process, BUSY_SECONDS, lambda: call_all(slots))
-            for slot in slots[: workers // 3]:
-                slot.drop()  # as the kernel drops that of a killed worker
-            time.sleep(SETTLE_SECONDS)
-            third_dead = cpu_percent(process, IDLE_SECONDS, lambda: None)
-        for slot in slots[workers // 3 :]:
-            slot.close()
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as path,
+        busy_workers(Board(path), workers) as slots,
+        exporter(path) as process,
+    ):
+        answers = {
+            "status_page_ms": slowest_ms(process, "/"),
+            "metrics_ms": slowest_ms(process, "/metrics"),
+            "readyz_ms": slowest_ms(process, "/readyz"),
+        }
+        lines = process.get("/metrics")[1].splitlines()
+        mine = sum(b'engine="0",' in line and b'rank="0"' in line for line in lines)
+        time.sleep(SETTLE_SECONDS)
+        idle = cpu_percent(process, IDLE_SECONDS, lambda: None)
+        memory = process.memory_bytes() / 1e6
+        busy = cpu_percent(process, BUSY_SECONDS, lambda: call_all(slots))
+        for slot in slots[: workers // 3]:
+            slot.drop()  # as the kernel drops that of a killed worker
+        time.sleep(SETTLE_SECONDS)
+        third_dead = cpu_percent(process, IDLE_SECONDS, lambda: None)
     return {
         "workers": workers,
         "series_per_rank": mine,

@@ -60,17 +60,16 @@ class StandInTensor:
 
 def arguments(batch: int) -> tuple[Any, ...]:
     """The arguments of a decode step of so many rows under DCP."""
-    from .probe import WHERE
+    from .probe import WHERE, decode_step, placed
 
-    values: list[Any] = [None] * WHERE.arguments
-    values[WHERE.out] = StandInTensor(batch, 64, 512)
-    values[WHERE.query] = StandInTensor(batch, 64, 576)
-    values[WHERE.workspace] = StandInTensor(394 << 20)
-    values[6] = StandInTensor(4096)
-    values[9], values[10], values[16], values[18] = 1, 8192, batch, 2048
-    values[19], values[21] = 148, 394 << 20
-    values[28] = StandInTensor(batch, 64)
-    return tuple(values)
+    tensors: dict[int | None, Any] = {
+        WHERE.out: StandInTensor(batch, 64, 512),
+        WHERE.query: StandInTensor(batch, 64, 576),
+        WHERE.workspace: StandInTensor(394 << 20),
+        WHERE.counter: StandInTensor(4096),
+        WHERE.lse: StandInTensor(batch, 64),
+    }
+    return placed(decode_step(batch) | tensors)
 
 
 class Graph:

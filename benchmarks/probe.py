@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ws_guard.board import open_board
@@ -46,19 +46,35 @@ def native(*_args: object) -> None:
     """Stands for the native function: its cost is not the question."""
 
 
+def placed(named: Mapping[int | None, Any]) -> tuple[Any, ...]:
+    """Arguments by their positions; None for all others."""
+    return tuple(named.get(position) for position in range(ARGUMENTS))
+
+
+def decode_step(batch: int) -> dict[int | None, Any]:
+    """The numbers among the arguments of a decode step of so many rows under DCP."""
+    return {
+        WHERE.q_len: 1,
+        WHERE.kv_len: 8192,
+        WHERE.batch: batch,
+        WHERE.top_k: 2048,
+        WHERE.sm_count: 148,
+        WHERE.workspace_size: 394 << 20,
+    }
+
+
 def arguments() -> tuple[Any, ...]:
-    """The arguments of one decode step of 64 rows under DCP."""
+    """The arguments of one decode step of 64 rows, with real torch tensors."""
     import torch
 
-    values: list[Any] = [None] * ARGUMENTS
-    values[WHERE.out] = torch.empty(64, 64, 512)
-    values[WHERE.query] = torch.empty(64, 64, 576)
-    values[WHERE.workspace] = torch.empty(394 << 20, dtype=torch.uint8)
-    values[6] = torch.zeros(4096, dtype=torch.int32)
-    values[9], values[10], values[16], values[18] = 1, 8192, 64, 2048
-    values[19], values[21] = 148, 394 << 20
-    values[28] = torch.empty(64, 64)
-    return tuple(values)
+    tensors: dict[int | None, Any] = {
+        WHERE.out: torch.empty(64, 64, 512),
+        WHERE.query: torch.empty(64, 64, 576),
+        WHERE.workspace: torch.empty(394 << 20, dtype=torch.uint8),
+        WHERE.counter: torch.zeros(4096, dtype=torch.int32),
+        WHERE.lse: torch.empty(64, 64),
+    }
+    return placed(decode_step(64) | tensors)
 
 
 def noop_wrapper(function: Native) -> Native:
@@ -99,7 +115,7 @@ def prometheus_client(function: Native) -> Native:
     buckets = [4**power for power in range(9)]
     sizes = Histogram("size", "size", labels, registry=registry, buckets=buckets).labels(OP)
 
-    def wrapper(*args: Any) -> object:  # noqa: ANN401
+    def wrapper(*args: Any) -> object:  # noqa: ANN401 - of a native op
         rows = args[WHERE.batch]
         calls.inc()
         need.set(8 * args[WHERE.query].shape[1] * rows * 256 + (1 << 20))
@@ -114,13 +130,9 @@ def shapes(args: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
     """The same call with so many batches; without LSE and with room to count none is refused."""
     import torch
 
-    counter = torch.zeros(16 << 20, dtype=torch.int32)
-    calls = []
-    for batch in range(1, count + 1):
-        changed = list(args)
-        changed[WHERE.batch], changed[6], changed[28] = batch, counter, None
-        calls.append(tuple(changed))
-    return calls
+    same: dict[int | None, Any] = dict(enumerate(args))
+    same |= {WHERE.counter: torch.zeros(16 << 20, dtype=torch.int32), WHERE.lse: None}
+    return [placed(same | {WHERE.batch: batch}) for batch in range(1, count + 1)]
 
 
 def in_turn(functions: dict[str, Native], calls: list[tuple[Any, ...]]) -> dict[str, float]:

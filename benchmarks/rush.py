@@ -26,9 +26,8 @@ from ws_guard.board import Board, Slot
 from ws_guard.board.format import RING_RUNS
 
 from .clients import Crowd, Tally
-from .exporter import call_all
 from .processes import Process, exporter, running
-from .scrape import busy_worker
+from .workers import busy_workers, call_all
 
 CLIENTS, ROUNDS, ROUND_SECONDS = 500, 6, 10.0
 MOST_RATIO = 3.0
@@ -100,8 +99,10 @@ class Asked:
 
 def run(workers: int, *, fresh: bool) -> Result:
     """Figures of one kind of connection over a board of so many workers."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
-        slots = [busy_worker(Board(path), rank) for rank in range(workers)]
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as path,
+        busy_workers(Board(path), workers) as slots,
+    ):
         for _ in range(RING_RUNS):  # what is kept of their last calls grows no more
             call_all(slots)
         with exporter(path) as our_process, running("-m", "benchmarks.bare_server") as bare_process:
@@ -109,8 +110,6 @@ def run(workers: int, *, fresh: bool) -> Result:
             for _ in range(ROUNDS):
                 for asked in (bare, ours):
                     asked.rush(slots, fresh=fresh)
-        for slot in slots:
-            slot.close()
     least, figures = bare.figures(), ours.figures()
     connections = "fresh" if fresh else "kept"
     return Result(workers, connections, least, figures, figures.p99_ms / least.p99_ms)
@@ -128,18 +127,19 @@ class Flood(NamedTuple):
 
 def flood(workers: int) -> Flood:
     """Scrapes without a pause, and /livez ten times a second."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
-        slots = [busy_worker(Board(path), rank) for rank in range(workers)]
-        with exporter(path) as process, ThreadPoolExecutor() as pool:
-            crowd = Crowd(process.port, "/metrics", None, SCRAPERS, fresh=True)
-            scraped = pool.submit(crowd.ask, SCRAPE_SECONDS, lambda: call_all(slots))
-            taken = []
-            while not scraped.done():
-                time.sleep(0.1)
-                taken.append(1000 * process.get("/livez")[0])
-            tally = scraped.result()
-        for slot in slots:
-            slot.close()
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm") as path,
+        busy_workers(Board(path), workers) as slots,
+        exporter(path) as process,
+        ThreadPoolExecutor() as pool,
+    ):
+        crowd = Crowd(process.port, "/metrics", None, SCRAPERS, fresh=True)
+        scraped = pool.submit(crowd.ask, SCRAPE_SECONDS, lambda: call_all(slots))
+        taken = []
+        while not scraped.done():
+            time.sleep(0.1)
+            taken.append(1000 * process.get("/livez")[0])
+        tally = scraped.result()
     taken.sort()
     middle = taken[len(taken) // 2]
     return Flood(workers, len(tally.latencies), dict(tally.errors), middle, taken[-1])

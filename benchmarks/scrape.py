@@ -15,20 +15,14 @@ from collections.abc import Callable, Iterable
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.registry import Collector
 
-from ws_guard.board import Board, Outcome, Shape, Slot
-from ws_guard.board.format import COUNT_EAGER, RING_RUNS
+from ws_guard.board import Board
 from ws_guard.exporter.collector import board_registry
 from ws_guard.exporter.snapshot import BoardWatch
-from ws_guard.planning import plan
 from ws_guard.settings import read_settings
-from ws_guard.sizing import OPS
+
+from .workers import busy_workers
 
 ROUNDS = 15
-SHAPES = 200
-_WORKSPACE = 394 << 20
-_PLAN = plan(
-    heads=64, max_num_batched_tokens=1024, workspace_bytes=_WORKSPACE, flashinfer="0.6.14"
-)._asdict()
 
 
 class Bare(Collector):
@@ -40,36 +34,6 @@ class Bare(Collector):
     def collect(self) -> Iterable[Metric]:
         """The families."""
         return self._families
-
-
-def busy_worker(board: Board, rank: int) -> Slot:
-    """A slot with two ops, two workspaces that are planned, 200 shapes and a full ring."""
-    slot = Slot.on_board(board)
-    ops = list(OPS.values())
-    workspaces = ["ws0", "ws1"]
-    slot.describe(
-        {
-            "engine": "0",
-            "rank": str(rank),
-            "ops": ops,
-            "workspaces": workspaces,
-            "layout": "B",
-            "contract": "verified",
-            "planned": [{"workspace": w, **_PLAN} for w in workspaces],
-        }
-    )
-    for number in range(SHAPES):
-        shape = Shape(
-            op=number % 2, workspace=number % 2, batch=1 + 16 * number, heads=64, q_len=1, lse=True,
-            workspace_bytes=_WORKSPACE, address_mod_16=0, sm_count=148, qk=576, vo=512, top_k=2048,
-            sum_q=None, counter_buffer_bytes=None, first_seen_ns=time.time_ns(),
-        )  # fmt: skip
-        _, word, _ = slot.add_row(shape, number)
-        slot.words[word + COUNT_EAGER] += 1 + number
-    for run in range(RING_RUNS):
-        row = run % SHAPES
-        slot.begin_run(row % 2, row, Outcome.EAGER)
-    return slot
 
 
 def fastest(functions: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -85,9 +49,7 @@ def fastest(functions: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 def run(workers: int) -> dict[str, float]:
     """Figures for a board of so many workers."""
-    with tempfile.TemporaryDirectory() as path:
-        board = Board(path)
-        slots = [busy_worker(board, rank) for rank in range(workers)]
+    with tempfile.TemporaryDirectory() as path, busy_workers(board := Board(path), workers):
         watch = BoardWatch(board)
         snapshot = watch.read()
         ours = board_registry(lambda: snapshot, read_settings({})[0])
@@ -101,8 +63,6 @@ def run(workers: int) -> dict[str, float]:
                 "board_read_ms": watch.read,
             }
         )
-        for slot in slots:
-            slot.close()
     series = sum(len(family.samples) for family in families)
     ratio = best["ours_ms"] / best["bare_ms"]
     return {"workers": workers, "series": series, **best, "ours_vs_bare": ratio}

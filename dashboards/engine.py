@@ -262,7 +262,7 @@ def _last_call() -> Json:
     return table(
         "How long ago",
         "Seconds since a rank last made a native call, met its peak, overflowed or overran, and "
-        "since it attached. Graph replays leave no time of their own.",
+        "since it attached. Graph replays are calls like others.",
         {column: rows(age(name)) for column, name in stamp.items()},
         by=by,
         unit="dtdurations",

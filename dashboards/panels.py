@@ -69,7 +69,7 @@ def panel(
     }
 
 
-def stat(title: str, description: str, expr: str, **more: Any) -> Json:  # noqa: ANN401
+def stat(title: str, description: str, expr: str, **more: Any) -> Json:  # noqa: ANN401 - as above
     """A number now, on the colour of its state."""
     options = {
         "colorMode": "background",
@@ -86,7 +86,7 @@ def lines(
     *,
     limits: Iterable[str] = (),
     custom: Json | None = None,
-    **more: Any,  # noqa: ANN401
+    **more: Any,  # noqa: ANN401 - as above
 ) -> Json:
     """Lines over time; series whose names match `limits` are dashed, as the limits they are."""
     dashes = [
@@ -119,7 +119,7 @@ def table(
     *,
     units: dict[str, str] | None = None,
     by: Sequence[str],
-    **more: Any,  # noqa: ANN401
+    **more: Any,  # noqa: ANN401 - as above
 ) -> Json:
     """A table with a row for each set of the labels `by`, and a column for each query."""
     names = [f"Value #{ref}" for ref, _ in zip(ascii_uppercase, columns, strict=False)]

@@ -7,7 +7,6 @@ rules; the tables of docs/METRICS.md from the exporter. A test compares them all
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +78,11 @@ def _metrics(text: str, groups: list[dict[str, Any]]) -> str:
         "alerts": "\n".join(["| alert | severity | for |", "|---|---|---|", *alerts]),
     }
     for name, table in parts.items():
-        pattern = rf"(?<=<!-- {name} -->\n).*?(?=\n<!-- /{name} -->)"
-        text, found = re.subn(pattern, lambda _, t=table: t, text, flags=re.DOTALL)  # type: ignore[misc]
-        if found != 1:
+        before, opening, rest = text.partition(f"<!-- {name} -->\n")
+        _, closing, behind = rest.partition(f"\n<!-- /{name} -->")
+        if not closing:
             raise SystemExit(f"{_METRICS}: it lacks <!-- {name} --> ... <!-- /{name} -->")
+        text = f"{before}{opening}{table}{closing}{behind}"
     return text
 
 

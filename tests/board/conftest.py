@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -96,8 +96,8 @@ def start(board: Board) -> Iterator[Callable[..., Worker]]:
     """Starts worker processes, on the board unless on another one."""
     started: list[Worker] = []
 
-    def start_one(*action: str, on: Board = board, **options: object) -> Worker:
-        started.append(Worker(on, *action, **options))  # type: ignore[arg-type]
+    def start_one(*action: str, on: Board = board, **options: Any) -> Worker:
+        started.append(Worker(on, *action, **options))
         return started[-1]
 
     yield start_one

@@ -163,6 +163,13 @@ def test_runs_since_a_moment_are_told_by_their_ends(still: Slot, step: Step) -> 
     assert since(still, 0.5) == []
     still.last_call[LANE] = time.monotonic()
     assert since(still, 0.5) == eager[2:]
+    # However close two begin, the first is over with the second.
+    for row in (0, 1):
+        still.begin_run(LANE, row, Outcome.EAGER)
+        step(0.00001)
+    step(10)
+    still.last_call[LANE] = time.monotonic()
+    assert since(still, 1) == eager[1:2]
 
 
 def test_a_run_that_went_on_is_told_though_another_followed(still: Slot, step: Step) -> None:

@@ -69,7 +69,7 @@ def test_the_worst_of_a_folded_row_is_whole(
 ) -> None:
     worker = start("hammer_fold")
     reader = SlotReader(os.path.basename(worker.slot))
-    calls, worsts = 0, set()
+    calls, worsts = 0, set[int]()
     while len(worsts) < 30:
         folded = read(board, worker.slot, None if fresh else reader).rows[EXACT_ROWS:]
         # A new reader that meets the row half written has no shape to fall back on.

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ws_guard.contract import NotInstalledError, installed_contract, installed_source, judge, source
 from ws_guard.sizing import OPS
 
-flashinfer = pytest.importorskip("importlib.metadata").version("flashinfer-python")
+if TYPE_CHECKING:
+    from ws_guard.contract import Contract
+    from ws_guard.sizing import Entry
 
 
-def judged(release: str = "0.6.14", *changes: tuple[str, str]):  # noqa: ANN201 - Contract
+def judged(release: str = "0.6.14", *changes: tuple[str, str]) -> Contract:
     """The verdict on the installed source as if it were `release`, after textual changes."""
     found = installed_source()
     text = found.text
@@ -40,11 +43,11 @@ def test_the_installed_release_is_verified() -> None:
     ],
 )
 def test_positions(
-    entry: str, count: int, query: int, workspace: int, q_len: int, batch: int, sm_count: int,
+    entry: Entry, count: int, query: int, workspace: int, q_len: int, batch: int, sm_count: int,
     size: int, lse: int | None,
 ) -> None:  # fmt: skip
     # Counted by hand in the launcher source of 0.6.14
-    found, op = installed_contract(), OPS[entry]  # type: ignore[index]
+    found, op = installed_contract(), OPS[entry]
     assert len(found.signatures[op]) == count
     names = ("query", "workspace_buffer", "max_q_len", "batch_size", "sm_count", "workspace_size")
     expected = [query, workspace, q_len, batch, sm_count, size]
@@ -76,6 +79,7 @@ def test_unverified_says_why_and_keeps_the_layout(release: str, why: str) -> Non
         ("int64_t{256}", "int64_t{128}", "q rounding is 128, layout B has 256"),
         ("max_batch_size = 8192", "max_batch_size = 4096", "counter size is 4,194,304"),
         ("lse != nullptr", "lse_wanted", "slab under the unknown condition (lse_wanted)"),
+        ("int64_t{256}", "batch_size", "cannot be read (ZeroDivisionError: "),
         ("batch_size) *", "batch_size + 1) *", "trtllm_gen_softmax_workspace has an unknown size"),
         ("trtllm_gen_softmax_workspace", "other_workspace", "unknown slab other_workspace"),
         (

@@ -53,7 +53,14 @@ def test_positions() -> None:
     # Counted by hand in xqa_wrapper.cu of 0.6.14
     found = installed_xqa()
     assert (len(found.signatures[OP]), len(found.signatures[MLA])) == (25, 16)
-    names = ("run_sm90_fp8_mha", "multiProcessorCount", "nbKHeads", "output", "q", "maxSeqLen")
+    names: tuple[str, ...] = (
+        "run_sm90_fp8_mha",
+        "multiProcessorCount",
+        "nbKHeads",
+        "output",
+        "q",
+        "maxSeqLen",
+    )
     assert [found.position(OP, name) for name in names] == [0, 1, 2, 6, 8, 15]
     assert [found.position(MLA, name) for name in names] == [None, 0, None, 3, 4, 8]
     names = ("batchSize", "qSeqLen", "qCuSeqLens", "semaphores", "scratch")

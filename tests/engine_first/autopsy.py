@@ -7,9 +7,9 @@ reading end that is under test.
 from __future__ import annotations
 
 import json
+import mmap
 import struct
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mortal import (
@@ -28,7 +28,7 @@ from mortal import (
 )
 
 if TYPE_CHECKING:
-    from mmap import mmap
+    from pathlib import Path
 
 EXACT, FOLDS, ROWS_AT, ROW_BYTES = 14_464, 1_536, 45_056, 128
 _SHAPE = struct.Struct("<BBBBHHIIIHHQQQQH6x")
@@ -38,14 +38,11 @@ class Account:
     """A life's own account, as it is now."""
 
     def __init__(self, path: Path) -> None:
-        import mmap
-
         path.write_bytes(bytes(ACCOUNT_BYTES))
         with path.open("r+b") as file:
-            self._memory: mmap.mmap = mmap.mmap(file.fileno(), ACCOUNT_BYTES)
+            self._memory = mmap.mmap(file.fileno(), ACCOUNT_BYTES)
         self.words = memoryview(self._memory).cast("Q")
-        path_name = str(path)
-        self.path = path_name
+        self.path = path
 
     @property
     def phase(self) -> int:
@@ -76,7 +73,7 @@ class Account:
     def close(self) -> None:
         self.words.release()
         self._memory.close()
-        Path(self.path).unlink()
+        self.path.unlink()
 
 
 class Found(NamedTuple):
@@ -106,10 +103,9 @@ def _examine(path: Path, account: Account) -> Found:
     rows = [*range(used), *range(EXACT, EXACT + folds)]
     counted, torn = 0, 0
     for row in rows:
-        found = _check_row(data, words, row, account)
         # Its counts stand, but nobody can say of which shape: a reader that did not know it before
         # passes over it.
-        torn += found is None
+        torn += _is_torn(data, words, row, account)
         counted += words[(ROWS_AT + row * ROW_BYTES) // 8 + 9]
     overflows = words[16]
     assert overflows <= account.of_shape(REFUSED)[1]
@@ -134,14 +130,14 @@ def _check_document(data: bytes, generation: int) -> bool:
     return True
 
 
-def _check_row(data: bytes, words: memoryview, row: int, account: Account) -> int | None:
-    """Its batch; None of a folded row that is torn."""
+def _is_torn(data: bytes, words: memoryview, row: int, account: Account) -> bool:
+    """Whether a folded row is; any other must be whole, and what the account says."""
     start = ROWS_AT + row * ROW_BYTES
     packed = data[start + 8 : start + 8 + _SHAPE.size]
     counts = words[start // 8 + 9 : start // 8 + 15]
     if words[start // 8] != 1 << 32 | zlib.crc32(packed):
         assert row >= EXACT, "a row that the header counts is whole"
-        return None
+        return True
     batch, heads, q_len = _SHAPE.unpack(packed)[6:9]
     assert list(counts[1:4]) == [0, 0, 0]
     if batch < 1 << 16:
@@ -149,7 +145,7 @@ def _check_row(data: bytes, words: memoryview, row: int, account: Account) -> in
         if row < EXACT and not account.slots:
             made, begun = account.of_shape(batch)
             assert made <= counts[0] <= begun
-    return int(batch)
+    return False
 
 
 def _check_runs(words: memoryview, rows: set[int]) -> None:

@@ -123,7 +123,7 @@ def execv_other(worker: Worker) -> NoReturn:
 def execv_worker(worker: Worker) -> NoReturn:
     """The worker becomes another one."""
     worker.call(AFTER)
-    os.execv(sys.executable, [sys.executable, __file__, worker.board, ""])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, __file__, worker.board, ""])  # noqa: S606 - likewise
 
 
 def _daemonise(leave: Callable[[int], object], worker: Worker) -> None:

@@ -123,8 +123,8 @@ class Life:
             ("close", CLOSING),
         ):
             setattr(Slot, name, marked(getattr(Slot, name), phase))
-        made = Slot.__dict__["_create"].__func__
-        Slot._create = classmethod(marked(made, MAKING))  # type: ignore[assignment, method-assign]
+        create = classmethod(marked(vars(Slot)["_create"].__func__, MAKING))
+        setattr(Slot, "_create", create)  # noqa: B010 - as above
         vars(ws_guard.board)["remove_dead"] = marked(remove_dead, TIDYING)
 
     def _marked(self, function: Callable[..., Any], phase: int) -> Callable[..., Any]:
@@ -211,7 +211,8 @@ def main(board: str) -> None:
             continue
         pid = os.fork()
         if pid == 0:
-            live(board, *line.split(), contract)  # type: ignore[misc]
+            kind, rank, account = line.split()
+            live(board, kind, rank, account, contract)
         print(pid, flush=True)
 
 

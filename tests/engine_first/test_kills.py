@@ -21,7 +21,7 @@ from mortal import KINDS, PHASES
 from watchers import Forks, HttpReader, SnapshotReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 KILLS = 1_000 if os.environ.get("WS_GUARD_NIGHTLY") == "1" else 25
 #: Dead slots stay until their rank has a new worker: both readers see each of them.
@@ -40,9 +40,9 @@ def board() -> Iterator[Path]:
         yield Path(path)
 
 
-def wait_until(holds: object, *arguments: object) -> None:
+def wait_until(holds: Callable[..., bool], *arguments: object) -> None:
     end = time.monotonic() + PATIENCE
-    while not holds(*arguments):  # type: ignore[operator]
+    while not holds(*arguments):
         assert time.monotonic() < end, "it never came"
         time.sleep(0.002)
 
@@ -54,7 +54,8 @@ class Undertaker:
         self.board = board
         self.chance = random.Random(seed)  # noqa: S311 - no secret
         self.forks = Forks(board)
-        self.readers = [SnapshotReader(board), HttpReader(board)]
+        self.beside = SnapshotReader(board)
+        self.readers = [self.beside, HttpReader(board)]
         self.phases: Counter[int] = Counter()
         self.torn = self.mourned = self.slots = 0
         self._owed: dict[int, int] = {}
@@ -69,8 +70,8 @@ class Undertaker:
             del self._owed[rank]
         (kind,) = self.chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
         account = Account(where / f"account{number}")
-        pid = self.forks.begin(kind, rank, account.path)
-        self.readers[0].follow(pid, account)
+        pid = self.forks.begin(kind, rank, str(account.path))
+        self.beside.follow(pid, account)
         if self.chance.random() < 0.25:
             time.sleep(self.chance.uniform(0, EARLY))
         else:
@@ -85,7 +86,7 @@ class Undertaker:
             if found.must_be_mourned:
                 self.mourned += 1
                 self._owed[rank] = pid
-        self.readers[0].unfollow(pid)
+        self.beside.unfollow(pid)
         account.close()
 
     def finish(self) -> None:

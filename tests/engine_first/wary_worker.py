@@ -50,13 +50,13 @@ class Worker:
 
 def main(board: str, uid: str = "") -> None:
     if uid:
-        # Here and not before: another user may not reach the interpreter.
+        # Here and not before: another user may not reach the interpreter, nor load what comes then.
         Decode()
-        import ctypes  # noqa: F401
-        import logging  # noqa: F401
+        import ctypes  # noqa: F401 - loaded
+        import logging  # noqa: F401 - loaded
 
         import ws_guard.probe.installation
-        import ws_guard.probe.recorder  # noqa: F401
+        import ws_guard.probe.recorder  # noqa: F401 - loaded
 
         os.setgroups([])
         os.setresgid(int(uid), int(uid), int(uid))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 import threading
 import traceback
-import urllib.error
-import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from served import ENVIRON, Exporter
 
 from ws_guard.board import Board
 from ws_guard.exporter.events import EventLog
@@ -23,7 +22,6 @@ from ws_guard.exporter.snapshot import BoardWatch, Snapshot
 if TYPE_CHECKING:
     from autopsy import Account
 
-ENVIRON = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 SCRIPT = Path(__file__).with_name("mortal.py")
 _SAMPLE = re.compile(r"^(ws_guard_\w+)(?:\{(.*)\})? (\S+)$")
 
@@ -111,7 +109,8 @@ class SnapshotReader(Reader):
 
     def __init__(self, board: Path) -> None:
         super().__init__()
-        self._refresher = Refresher(BoardWatch(Board(str(board))), EventLog(self))  # type: ignore[arg-type]
+        stream: Any = self
+        self._refresher = Refresher(BoardWatch(Board(str(board))), EventLog(stream))
         self._lives: dict[int, Account] = {}
         self._lock = threading.Lock()
         self._thread.start()
@@ -170,33 +169,21 @@ class HttpReader(Reader):
 
     def __init__(self, board: Path) -> None:
         super().__init__()
-        command = [sys.executable, "-m", "ws_guard", "serve", "--board", str(board)]
-        self._process = subprocess.Popen(
-            [*command, "--listen", "127.0.0.1:0"], env=ENVIRON, stderr=subprocess.PIPE, text=True
-        )
-        assert self._process.stderr is not None
-        self._url = self._process.stderr.readline().split(" on ")[1].split(",")[0]
+        self._exporter = Exporter(board)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
         self._thread.start()
 
     def _listen(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
+        assert self._exporter.process.stderr is not None
+        for line in self._exporter.process.stderr:
             if line.startswith("{"):
                 self._died(line)
             else:
                 self.problems.append(f"on standard error: {line}")
 
-    def _get(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(self._url + path, timeout=20) as answer:  # noqa: S310
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
     def _read(self) -> None:
-        code, text = self._get("/metrics")
+        code, text = self._exporter.get("/metrics")
         if code == 503 and "the last good read is" in text:
             self.late += 1  # a machine that others have to themselves: no time is asserted
             return
@@ -214,16 +201,17 @@ class HttpReader(Reader):
                     each for each in labels.split(",") if each.startswith(("engine=", "rank="))
                 )
                 self._must_grow((started[worker], name, labels), float(value))
-        code, _ = self._get("/health")
+        code, _ = self._exporter.get("/health")
         if code not in (200, 503):
             self.problems.append(f"/health answered {code}")
 
     def stop(self) -> None:
         super().stop()
-        self._process.terminate()
-        self._process.wait()
+        process = self._exporter.process
+        process.terminate()
+        process.wait()
         self._listener.join()
-        assert self._process.stderr is not None
-        self._process.stderr.close()
-        if self._process.returncode:
-            self.problems.append(f"the exporter ended with {self._process.returncode}")
+        assert process.stderr is not None
+        process.stderr.close()
+        if process.returncode:
+            self.problems.append(f"the exporter ended with {process.returncode}")

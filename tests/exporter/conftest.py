@@ -5,34 +5,53 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import httpx
 import pytest
 
-HERE = Path(__file__).parent
 # The helper beside this file also runs as a script.
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent))
 
-from slot_worker import SlotWorker, attaching  # noqa: E402
+from doors import PATIENCE
+from slot_worker import SlotWorker, attaching
 
-from ws_guard.board import Board  # noqa: E402
-from ws_guard.exporter.app import create_app  # noqa: E402
-from ws_guard.exporter.checks import examine  # noqa: E402
-from ws_guard.exporter.collector import board_registry  # noqa: E402
-from ws_guard.exporter.events import EventLog  # noqa: E402
-from ws_guard.exporter.refresh import Refresher  # noqa: E402
-from ws_guard.exporter.snapshot import BoardWatch  # noqa: E402
-from ws_guard.settings import Settings, require_settings  # noqa: E402
+from ws_guard.board import Board
+from ws_guard.exporter import server
+from ws_guard.exporter.app import create_app
+from ws_guard.exporter.checks import examine
+from ws_guard.exporter.collector import board_registry
+from ws_guard.exporter.events import EventLog
+from ws_guard.exporter.refresh import Refresher
+from ws_guard.exporter.renewal import RenewalThread
+from ws_guard.exporter.snapshot import BoardWatch, Snapshot
+from ws_guard.settings import Settings, require_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from prometheus_client import CollectorRegistry
 
+    #: The fixtures of these names.
+    Attach: TypeAlias = Callable[..., SlotWorker]
     Ask: TypeAlias = Callable[..., tuple[str, str]]
     Get: TypeAlias = Callable[..., httpx.Response]
+    Start: TypeAlias = Callable[..., server.Exporter]
+
+
+class HangingWatch(BoardWatch):
+    """A board whose file system does not answer until told to."""
+
+    def __init__(self, board: Board) -> None:
+        super().__init__(board)
+        self.answering = threading.Event()
+
+    def read(self) -> Snapshot:
+        self.answering.wait(PATIENCE)
+        return super().read()
 
 
 class Clock:
@@ -57,7 +76,7 @@ def board(tmp_path: Path) -> Board:
 
 
 @pytest.fixture
-def attach(board: Board) -> Iterator[Callable[..., SlotWorker]]:
+def attach(board: Board) -> Iterator[Attach]:
     """Attaches workers of this process to the board."""
     with attaching(board) as attach:
         yield attach
@@ -69,7 +88,7 @@ def spawn(board: Board) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def spawn_one(rank: str = "0", batch: int = 3_080) -> subprocess.Popen[str]:
-        script = str(HERE / "slot_worker.py")
+        script = str(Path(__file__).with_name("slot_worker.py"))
         command = [sys.executable, script, board.path, rank, str(batch)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         started.append(process)
@@ -97,8 +116,34 @@ def settings(board: Board) -> Callable[..., Settings]:
 
 
 @pytest.fixture
+def start(settings: Callable[..., Settings]) -> Iterator[Start]:
+    """`start(**environ)`: an exporter that serves from this process until the test ends."""
+    started: list[server.Exporter] = []
+
+    def start_one(**environ: str) -> server.Exporter:
+        started.append(server.Exporter(settings(**environ)))
+        started[-1].start()
+        return started[-1]
+
+    yield start_one
+    for exporter in started:
+        exporter.stop()
+
+
+@pytest.fixture
+def quick_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exporters look at their files all the time."""
+    monkeypatch.setattr(server, "RenewalThread", partial(RenewalThread, interval=0.01))
+
+
+@pytest.fixture
 def watch(board: Board, clock: Clock) -> BoardWatch:
     return BoardWatch(board, clock)
+
+
+@pytest.fixture
+def hanging_watch(board: Board) -> HangingWatch:
+    return HangingWatch(board)
 
 
 @pytest.fixture

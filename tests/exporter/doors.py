@@ -1,8 +1,9 @@
-"""What tests of who gets in share: certificates, raw connections, an exporter as a process."""
+"""What tests of a running exporter share: a process, raw connections, certificates, a user."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 import pytest
@@ -41,6 +42,15 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def hashed(password: str = PASSWORD, cost: int = 4) -> bytes:
+    """The bcrypt hash of a password, of which 72 bytes count; the least cost is the quickest."""
+    try:
+        import bcrypt
+    except ImportError:
+        unavailable("bcrypt is not installed")
+    return bcrypt.hashpw(password.encode()[:72], bcrypt.gensalt(cost))
+
+
 def make_pair(folder: Path, name: str) -> tuple[Path, Path]:
     """A self-signed certificate for 127.0.0.1 with this common name, and its key."""
     openssl = shutil.which("openssl")
@@ -51,6 +61,12 @@ def make_pair(folder: Path, name: str) -> tuple[Path, Path]:
     command += f" -subj /CN={name} -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {cert}"
     subprocess.run(command.split(), check=True, capture_output=True)
     return cert, key
+
+
+def serving_with(pair: tuple[Path, Path]) -> dict[str, str]:
+    """The settings that serve with a certificate and its key."""
+    cert, key = pair
+    return {"WS_GUARD_TLS_CERT": str(cert), "WS_GUARD_TLS_KEY": str(key)}
 
 
 def connect(url: str) -> socket.socket:
@@ -85,10 +101,10 @@ def ask(url: str, request: bytes) -> bytes:
 
 @contextmanager
 def exporter_process(
-    environ: dict[str, str], script: str = SERVE, **options: object
+    environ: dict[str, str], script: str = SERVE, **options: Any
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """An exporter as a process of its own, and where it is reached."""
-    process = subprocess.Popen(  # type: ignore[call-overload]
+    process = subprocess.Popen(
         [sys.executable, "-c", script],
         env=os.environ | {"WS_GUARD_LISTEN": "127.0.0.1:0"} | environ,
         stderr=subprocess.PIPE,
@@ -96,9 +112,12 @@ def exporter_process(
         **options,
     )
     try:
+        assert process.stderr
         line = process.stderr.readline()
-        assert line.startswith("ws-guard exporter on "), line + process.stderr.read()
-        yield process, line.split(" on ")[1].split(",")[0]
+        found = re.fullmatch(r"ws-guard exporter on (https?://\S+), board (.*)\n", line)
+        assert found is not None, line + process.stderr.read()
+        assert found[2] == environ["WS_GUARD_BOARD"]
+        yield process, found[1]
     finally:
         process.kill()
         process.communicate()

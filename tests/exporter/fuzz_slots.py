@@ -20,22 +20,21 @@ from typing import TYPE_CHECKING, TextIO
 
 from prometheus_client import generate_latest
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent))
 
-from slot_mutations import MUTATIONS, mutate  # noqa: E402
-from slot_worker import SlotWorker, busy  # noqa: E402
+from slot_mutations import MUTATIONS, mutate
+from slot_worker import SlotWorker, busy
 
-from ws_guard.board import Board, SlotError, SlotReader  # noqa: E402
-from ws_guard.board.format import SLOT_BYTES  # noqa: E402
-from ws_guard.exporter import page  # noqa: E402
-from ws_guard.exporter.checks import examine  # noqa: E402
-from ws_guard.exporter.collector import board_registry  # noqa: E402
-from ws_guard.exporter.derive import Deriver  # noqa: E402
-from ws_guard.exporter.events import EventLog  # noqa: E402
-from ws_guard.exporter.refresh import Refresher  # noqa: E402
-from ws_guard.exporter.snapshot import BoardWatch  # noqa: E402
-from ws_guard.settings import read_settings  # noqa: E402
+from ws_guard.board import Board, SlotError, SlotReader
+from ws_guard.board.format import SLOT_BYTES
+from ws_guard.exporter import page
+from ws_guard.exporter.checks import examine
+from ws_guard.exporter.collector import board_registry
+from ws_guard.exporter.derive import Deriver
+from ws_guard.exporter.events import EventLog
+from ws_guard.exporter.refresh import Refresher
+from ws_guard.exporter.snapshot import BoardWatch
+from ws_guard.settings import read_settings
 
 if TYPE_CHECKING:
     from slot_mutations import Patch
@@ -51,7 +50,7 @@ class Bench:
 
     def __init__(self, folder: str, silence: TextIO) -> None:
         self._board = Board(os.path.join(folder, "board"))
-        worker = busy(lambda **told: SlotWorker(self._board, **told))  # type: ignore[arg-type]
+        worker = busy(lambda **told: SlotWorker(self._board, **told))
         self.document = worker.document
         self._name = worker.name
         self._real = Path(self._board.path, self._name).read_bytes()

@@ -160,8 +160,8 @@ class Abuse:
         lines = [f"{method} {self._target(random)} {version}"]
         headers = [random.choice(HEADERS) for _ in range(random.choice((0, 0, 0, 1, 1, 2, 5)))]
         lines += ["Host: exporter", *headers] if random.random() < 0.8 else headers
-        raw = "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1", "replace")
-        raw = bytearray(raw + random.choice(BODIES))
+        head = "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1", "replace")
+        raw = bytearray(head + random.choice(BODIES))
         if random.random() < 0.1:
             for _ in range(random.choice((1, 3, 20))):
                 raw[random.randrange(len(raw))] = random.randrange(256)
@@ -224,7 +224,7 @@ def abuse(url: str, document: bytes, requests: int, seed: int) -> Counter[int]:
         raw = maker.request(Random(f"{seed}/{number}"))  # noqa: S311 - to be made again
         tally[answer_to(url, raw)] += 1
         if number % 100 == 0:
-            with urllib.request.urlopen(f"{url}/livez", timeout=5) as alive:  # noqa: S310
+            with urllib.request.urlopen(f"{url}/livez", timeout=5) as alive:  # noqa: S310 - the same
                 assert alive.status == 200
     return tally
 

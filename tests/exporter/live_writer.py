@@ -95,7 +95,7 @@ class Writer:
         """Some steps: layers of one shape in a row, and a replay of each graph."""
         for op, native in enumerate(self._ops):
             chosen = random.randrange(len(BATCHES))  # noqa: S311 - no secret
-            args, times = self._calls[chosen], random.randrange(1, 200)  # noqa: S311
+            args, times = self._calls[chosen], random.randrange(1, 200)  # noqa: S311 - nor here
             for _ in range(times):
                 native(*args)
             self._note(op, "eager", BATCHES[chosen], times)

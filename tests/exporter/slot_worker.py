@@ -48,10 +48,6 @@ COUNT_WORDS = {
     "tuning": COUNT_TUNING,
 }
 SUM_WORDS = {"eager": SUM_EAGER, "replayed": SUM_REPLAYED}
-EVENTS = {
-    Outcome.OVERFLOW: (OVERFLOW, "observed"),
-    Outcome.OVERRUN: (OVERRUN, "observed"),
-}
 ACTIONS = {"observed": 0, "raised": 1, "split": 2}
 
 DOCUMENT: dict[str, Any] = {
@@ -156,8 +152,8 @@ def attaching(board: Board) -> Iterator[Callable[..., SlotWorker]]:
     """`attach(**told)`: workers of this process on a board; who has not ended does so cleanly."""
     attached: list[SlotWorker] = []
 
-    def attach(**told: object) -> SlotWorker:
-        attached.append(SlotWorker(board, **told))  # type: ignore[arg-type]
+    def attach(**told: Any) -> SlotWorker:
+        attached.append(SlotWorker(board, **told))
         return attached[-1]
 
     yield attach
@@ -166,7 +162,7 @@ def attaching(board: Board) -> Iterator[Callable[..., SlotWorker]]:
             worker.close()
 
 
-def make_shape(batch: int, **changes: object) -> Shape:
+def make_shape(batch: int, **changes: Any) -> Shape:
     """A shape of the sparse MLA decode of 64 heads with LSE on 148 SMs."""
     shape = Shape(
         op=0,
@@ -185,7 +181,7 @@ def make_shape(batch: int, **changes: object) -> Shape:
         counter_buffer_bytes=None,
         first_seen_ns=time.time_ns(),
     )
-    return shape._replace(**changes)  # type: ignore[arg-type]
+    return shape._replace(**changes)
 
 
 def busy(attach: Callable[..., SlotWorker]) -> SlotWorker:

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from slot_worker import CRASH_PLAN, DECODE, FIXED_PLAN, ROUTES, SlotWorker
+from slot_worker import CRASH_PLAN, DECODE, FIXED_PLAN, ROUTES
 
 from ws_guard.board import Board, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import Clock
+    from conftest import Attach, Clock, Get
 
     from ws_guard.exporter.refresh import Refresher
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
-    Get: TypeAlias = Callable[..., httpx.Response]
 
 
 def test_health_when_ready(attach: Attach, get: Get) -> None:
@@ -89,7 +83,7 @@ def test_readyz_verbose(attach: Attach, get: Get) -> None:
             "[+]board_readable ok",
             "[+]workers_reporting ok: 1 alive",
             "[+]workers_alive ok: 1 alive",
-            "[+]planned_fits unknown: no plan is known of 1 workers",
+            "[+]planned_fits unknown: no plan is known of 1 worker",
             f"[-]no_overflow failed: engine 0 rank 0: {DECODE}: overflow observed, 1 call",
             "[+]no_overrun ok",
             "[+]contract_known warn: engine 0 rank 0: contract unverified: a new slab",

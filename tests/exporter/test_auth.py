@@ -5,47 +5,32 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from doors import PASSWORD, PATIENCE, unavailable, wait_until
-from slot_worker import ROUTES, SlotWorker
+from doors import PASSWORD, PATIENCE, hashed, wait_until
+from slot_worker import ROUTES
 
 from ws_guard.exporter import auth
-from ws_guard.exporter import server as server_module
 from ws_guard.exporter.auth import BusyError, Credentials, Turnstile, credentials
 from ws_guard.exporter.doorman import HEADERS
-from ws_guard.exporter.renewal import RenewalThread
 from ws_guard.exporter.server import Exporter, ServeError
-from ws_guard.exporter.users import Passwords, Users
+from ws_guard.exporter.users import Users
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from conftest import Attach, Start
 
     from ws_guard.settings import Settings
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
-
-try:
-    import bcrypt
-except ImportError:
-    bcrypt = None  # type: ignore[assignment]
 
 RIGHT = ("scraper", PASSWORD)
 PROBES = ("/livez", "/readyz", "/readyz?verbose")
 OTHERS = [route for route in ROUTES if route not in PROBES]
-
-
-@pytest.fixture(autouse=True)
-def _real() -> None:
-    if bcrypt is None:
-        unavailable("bcrypt is not installed")
-
-
-def hashed(password: str = PASSWORD, cost: int = 4) -> bytes:
-    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(cost))
 
 
 @pytest.fixture
@@ -57,30 +42,18 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(
-    settings: Callable[..., Settings], file: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Exporter]]:
-    """Starts exporters that look at the file all the time."""
-    monkeypatch.setattr(
-        server_module, "RenewalThread", lambda renewals: RenewalThread(renewals, interval=0.01)
-    )
-    started: list[Exporter] = []
-
-    def start(**environ: str) -> Exporter:
-        started.append(Exporter(settings(WS_GUARD_BASIC_AUTH_FILE=str(file), **environ)))
-        started[-1].start()
-        return started[-1]
-
-    yield start
-    for exporter in started:
-        exporter.stop()
+    start: Start,
+    file: Path,
+    quick_renewal: None,  # noqa: ARG001 - as long as they serve
+) -> Start:
+    """Starts exporters that ask for a user of the file, and look at it all the time."""
+    return partial(start, WS_GUARD_BASIC_AUTH_FILE=str(file))
 
 
 @pytest.mark.parametrize(
     "path", [*OTHERS, "/nowhere", "/livez/", "//livez", "/livez%2F..%2Fmetrics"]
 )
-def test_nothing_but_the_probes_is_open(
-    attach: Attach, served: Callable[..., Exporter], path: str
-) -> None:
+def test_nothing_but_the_probes_is_open(attach: Attach, served: Start, path: str) -> None:
     attach(planned=[])
     url = served().url
     refused = httpx.get(url + path)
@@ -96,9 +69,7 @@ def test_nothing_but_the_probes_is_open(
 
 
 @pytest.mark.parametrize("path", PROBES)
-def test_probes_are_open_unless_told_otherwise(
-    attach: Attach, served: Callable[..., Exporter], path: str
-) -> None:
+def test_probes_are_open_unless_told_otherwise(attach: Attach, served: Start, path: str) -> None:
     attach()
     assert httpx.get(served().url + path).status_code == 200
     closed = served(WS_GUARD_BASIC_AUTH_PROBES="1").url
@@ -106,7 +77,7 @@ def test_probes_are_open_unless_told_otherwise(
     assert httpx.get(closed + path, auth=RIGHT).status_code == 200
 
 
-def test_the_openapi_document_says_who_is_asked(served: Callable[..., Exporter]) -> None:
+def test_the_openapi_document_says_who_is_asked(served: Start) -> None:
     def closed(exporter: Exporter) -> dict[str, bool]:
         document = httpx.get(f"{exporter.url}/openapi.json", auth=RIGHT).json()
         assert document["components"]["securitySchemes"] == {
@@ -135,7 +106,7 @@ def test_a_file_that_will_not_do_is_named_at_the_start(
         Exporter(settings(WS_GUARD_BASIC_AUTH_FILE=str(file)))
 
 
-def test_every_spelling_of_bcrypt(served: Callable[..., Exporter], file: Path) -> None:
+def test_every_spelling_of_bcrypt(served: Start, file: Path) -> None:
     """htpasswd writes $2y$, older programs $2a$; the hash is the same."""
     tail = hashed()[3:]
     file.write_bytes(b"".join(b"%b:$2%b%b\n" % (v, v, tail) for v in (b"a", b"b", b"y")))
@@ -144,7 +115,7 @@ def test_every_spelling_of_bcrypt(served: Callable[..., Exporter], file: Path) -
         assert httpx.get(f"{url}/health", auth=(version, PASSWORD)).status_code != 401
 
 
-def test_users_are_renewed_with_their_file(served: Callable[..., Exporter], file: Path) -> None:
+def test_users_are_renewed_with_their_file(served: Start, file: Path) -> None:
     url = f"{served().url}/metrics"
 
     def status(user: str, password: str) -> int:
@@ -162,11 +133,8 @@ def test_users_are_renewed_with_their_file(served: Callable[..., Exporter], file
 
 
 @pytest.mark.parametrize("password", ["ü" * 30, "x" * 100, "a:b:c", ""])
-def test_passwords_of_every_kind(
-    served: Callable[..., Exporter], file: Path, password: str
-) -> None:
-    """bcrypt heeds 72 bytes, and htpasswd hashes no more."""
-    file.write_bytes(b"ada:" + bcrypt.hashpw(password.encode()[:72], bcrypt.gensalt(4)) + b"\n")
+def test_passwords_of_every_kind(served: Start, file: Path, password: str) -> None:
+    file.write_bytes(b"ada:" + hashed(password) + b"\n")
     url = f"{served().url}/metrics"
     assert httpx.get(url, auth=("ada", password)).status_code == 200
     assert httpx.get(url, auth=("ada", "~" + password)).status_code == 401
@@ -197,72 +165,6 @@ def basic(text: bytes) -> str:
 )
 def test_credentials(headers: list[str], told: Credentials | None) -> None:
     assert credentials(headers) == told
-
-
-# -- what a check costs -------------------------------------------------------------------------
-
-
-class CountingPasswords(Passwords):
-    """Counts bcrypt's work, and keeps the costs that it was asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.costs: list[int] = []
-        real = self._matches
-
-        def matches(password: bytes, hashed: bytes) -> bool:
-            self.costs.append(int(hashed[4:6]))
-            return real(password, hashed)
-
-        self._matches = matches
-
-
-def test_every_wrong_answer_costs_one_check() -> None:
-    """Known or not, with a password that cannot be right or one that is some other user's."""
-    passwords = CountingPasswords()
-    users = Users({"ada": hashed(cost=5)})
-    for user, password in (
-        ("ada", b"wrong"),
-        ("ada", b"\0"),
-        ("ada", b"x" * 100),
-        ("eve", b"wrong"),
-        ("eve", PASSWORD.encode()),
-        ("", b""),
-    ):
-        assert not passwords.check(users, user, password)
-    assert passwords.costs == [5] * 6
-
-
-def test_a_nul_cuts_no_password_short() -> None:
-    users = Users({"ada": hashed("secret?")})
-    assert Passwords().check(users, "ada", b"secret?")
-    assert not Passwords().check(users, "ada", b"secret\0")
-
-
-def test_an_unknown_user_costs_the_same_each_time_and_all_together_what_the_known_do() -> None:
-    passwords = CountingPasswords()
-    users = Users({"ada": hashed(cost=4), "bob": hashed(cost=5)})
-    names = [f"eve{number}" for number in range(40)]
-    for name in names:
-        passwords.check(users, name, b"x")
-    first = passwords.costs[:]
-    for name in names:
-        passwords.check(users, name, b"x")
-    assert passwords.costs == first * 2
-    # Both sides of a fair coin in 40 throws, but for one case in 2^39.
-    assert set(first) == {4, 5}
-
-
-def test_a_right_password_is_checked_once() -> None:
-    passwords = CountingPasswords()
-    users = Users({"ada": hashed()})
-    assert not passwords.remembered(users, "ada", PASSWORD.encode())
-    assert passwords.check(users, "ada", PASSWORD.encode())
-    assert passwords.remembered(users, "ada", PASSWORD.encode())
-    assert not passwords.remembered(users, "ada", b"other")
-    assert not passwords.remembered(Users({"ada": hashed()}), "ada", PASSWORD.encode()), "new salt"
-    assert not passwords.remembered(Users({"bob": hashed()}), "ada", PASSWORD.encode())
-    assert PASSWORD not in repr(vars(passwords)), "what is kept is a keyed hash"
 
 
 class SlowPasswords:
@@ -332,9 +234,7 @@ def test_after_a_wrong_password_nothing_is_checked_for_a_while(
     asyncio.run(play())
 
 
-def test_who_comes_too_often_is_told_so(
-    served: Callable[..., Exporter], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_comes_too_often_is_told_so(served: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "MOST_WAITING", 0)
     url = served().url
     answer = httpx.get(f"{url}/metrics", auth=RIGHT)

@@ -8,10 +8,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
-from slot_worker import SlotWorker
 
 from ws_guard.board.format import EXACT_ROWS, Header
 from ws_guard.exporter.lives import KEEP_DEAD_SECONDS
@@ -21,11 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from subprocess import Popen
 
-    from conftest import Clock
+    from conftest import Attach, Clock
 
     from ws_guard.board import Board
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 
 def settle(watch: BoardWatch) -> None:
@@ -178,10 +175,10 @@ def test_a_board_that_was_away_for_a_moment_ends_no_life_early(
     for _ in range(5):
         watch.read()
         clock.now += KEEP_DEAD_SECONDS
-    away = watch.path + ".away"
-    os.rename(watch.path, away)
+    away = board.path + ".away"
+    os.rename(board.path, away)
     assert watch.read().state == "absent"
-    os.rename(away, watch.path)
+    os.rename(away, board.path)
     worker.die()
     # It was alive a moment ago: its last series stay for the time that the dead are kept.
     assert watch.read().forgotten == frozenset()

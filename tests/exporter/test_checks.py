@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-from slot_worker import CRASH_PLAN, DECODE, FIXED_PLAN, SlotWorker
+from slot_worker import CRASH_PLAN, DECODE, FIXED_PLAN
 
 from ws_guard.board import OVERFLOW, OVERRUN, Board, Outcome
 from ws_guard.exporter.checks import CHECKS, Examiner, examine
@@ -16,13 +17,12 @@ from ws_guard.exporter.snapshot import Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from conftest import Ask, Attach
+
     from ws_guard.exporter.model import Health
     from ws_guard.exporter.refresh import Refresher
     from ws_guard.exporter.snapshot import BoardWatch
     from ws_guard.settings import Settings
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
-    Ask: TypeAlias = Callable[..., tuple[str, str]]
 
 
 def ready(watch: BoardWatch, chosen: Settings) -> Health:
@@ -264,11 +264,10 @@ def refuse(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
 
 
 def test_files_that_are_passed_over_are_told_without_their_names(
-    attach: Attach, ask: Ask, watch: BoardWatch
+    attach: Attach, ask: Ask, board: Board
 ) -> None:
     attach()
-    with open(f"{watch.path}/secret.slot", "wb"):
-        pass
+    Path(board.path, "secret.slot").write_bytes(b"")
     state, detail = ask("board_readable")
     assert state == "ok"
     assert detail.startswith("1 file on the board passed over: it has 0 bytes")

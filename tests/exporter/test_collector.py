@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from slot_worker import CONTEXT, CRASH_PLAN, DECODE, FIXED_PLAN, SlotWorker, busy
+from slot_worker import CONTEXT, CRASH_PLAN, DECODE, FIXED_PLAN, busy
 
 import ws_guard
 from ws_guard.board import OVERRUN
@@ -17,12 +17,11 @@ from ws_guard.exporter.metrics import PREFIX
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Clock
+    from conftest import Attach, Clock
     from prometheus_client import CollectorRegistry
 
     from ws_guard.exporter.refresh import Refresher
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
     Scrape: TypeAlias = Callable[[], "Series"]
 
 Series: TypeAlias = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -5,25 +5,23 @@ from __future__ import annotations
 import select
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from doors import PATIENCE, ask, connect, exporter_process, make_pair, rest_of
-from slot_worker import SlotWorker, busy
+from doors import PATIENCE, ask, connect, exporter_process, make_pair, rest_of, serving_with
+from slot_worker import busy
 
 from ws_guard.exporter import connection as connection_module
 from ws_guard.exporter.server import Exporter
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
+
+    from conftest import Attach, Start
 
     from ws_guard.board import Board
-    from ws_guard.settings import Settings
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
-    Start: TypeAlias = Callable[..., Exporter]
 
 GET = b"GET /livez HTTP/1.1\r\nHost: exporter\r\n\r\n"
 CHUNKED = GET[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -31,26 +29,13 @@ CLOSING = b"GET /livez HTTP/1.1\r\nHost: exporter\r\nConnection: close\r\n\r\n"
 
 
 @pytest.fixture
-def start(settings: Callable[..., Settings], tmp_path: Path) -> Iterator[Start]:
-    """Starts exporters, with a certificate if wanted."""
-    started: list[Exporter] = []
-
-    def start_one(tls: bool = False) -> Exporter:
-        environ = {}
-        if tls:
-            cert, key = make_pair(tmp_path, "exporter")
-            environ = {"WS_GUARD_TLS_CERT": str(cert), "WS_GUARD_TLS_KEY": str(key)}
-        started.append(Exporter(settings(**environ)))
-        started[-1].start()
-        return started[-1]
-
-    yield start_one
-    for exporter in started:
-        exporter.stop()
+def start_with(start: Start, tmp_path: Path) -> Start:
+    """`start_with(tls)`: an exporter, with a certificate where it is wanted."""
+    return lambda tls: start(**serving_with(make_pair(tmp_path, "exporter")) if tls else {})
 
 
 def alive(exporter: Exporter) -> bool:
-    return httpx.get(f"{exporter.url}/livez", verify=False).status_code == 200  # noqa: S501
+    return httpx.get(f"{exporter.url}/livez", verify=False).status_code == 200  # noqa: S501 - made for the test
 
 
 @pytest.mark.parametrize(
@@ -64,11 +49,11 @@ def alive(exporter: Exporter) -> bool:
     ],
 )
 def test_those_that_linger_longest_make_room(
-    start: Start, monkeypatch: pytest.MonkeyPatch, tls: bool, part: bytes
+    start_with: Start, monkeypatch: pytest.MonkeyPatch, tls: bool, part: bytes
 ) -> None:
     """Three times as many as there is room for, and none ever finishes its request."""
     monkeypatch.setattr(connection_module, "MOST_CONNECTIONS", 10)
-    exporter = start(tls=tls)
+    exporter = start_with(tls)
     with ExitStack() as stack:
         lingering = [stack.enter_context(connect(exporter.url)) for _ in range(30)]
         for one in lingering:
@@ -90,8 +75,10 @@ def test_one_that_gets_answers_stays_where_those_that_linger_leave(
             stack.enter_context(connect(exporter.url)).sendall(b"GET ")
             assert client.get(f"{exporter.url}/livez").status_code == 200
         # Twelve requests over one connection: it is the exporter that would have closed it.
-        pool = client._transport._pool  # type: ignore[attr-defined]
-        assert [one.info().rpartition("Request Count: ")[2] for one in pool.connections] == ["12"]
+        transport: Any = client._transport
+        assert [
+            one.info().rpartition("Request Count: ")[2] for one in transport._pool.connections
+        ] == ["12"]
 
 
 def dribble(connection: socket.socket, piece: bytes) -> bytes:
@@ -109,10 +96,10 @@ def dribble(connection: socket.socket, piece: bytes) -> bytes:
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_request_that_never_ends_is_cut_off(
-    start: Start, monkeypatch: pytest.MonkeyPatch, tls: bool
+    start_with: Start, monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
     monkeypatch.setattr(connection_module, "EXCHANGE_SECONDS", 0.3)
-    exporter = start(tls=tls)
+    exporter = start_with(tls)
     with connect(exporter.url) as connection:
         if not tls:
             connection.sendall(GET[:-2] + b"X-Slow: ")

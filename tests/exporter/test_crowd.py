@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, TypeAlias
-
-from slot_worker import SlotWorker
+from typing import TYPE_CHECKING
 
 from benchmarks.crowd import make_crowd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import httpx
+    from conftest import Attach, Get
 
     from ws_guard.board import Board
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
-    Get: TypeAlias = Callable[..., httpx.Response]
 
 FILES = 10_000
 

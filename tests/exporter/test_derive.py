@@ -7,22 +7,23 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from slot_worker import CONTEXT, CRASH_PLAN, DECODE, WORKSPACE_BYTES, SlotWorker, make_shape
+from slot_worker import CRASH_PLAN, WORKSPACE_BYTES, make_shape
+from views import view
 
-from ws_guard.board import OVERFLOW, OVERRUN, LastCall, LastCalls, Outcome, Row, Shape, SlotView
-from ws_guard.board.format import EXACT_ROWS, pack_run
+from ws_guard.board import LastCall, Outcome, Row, Shape
 from ws_guard.exporter.derive import Deriver
 from ws_guard.exporter.model import Numbers, Worker, Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from conftest import Attach
 
+    from ws_guard.exporter.model import Basis
     from ws_guard.exporter.snapshot import BoardWatch
 
-Attach: TypeAlias = "Callable[..., SlotWorker]"
+
 COUNTER = 8_388_608
 
 
@@ -36,8 +37,8 @@ def the_site(watch: BoardWatch) -> Workspace:
     return site
 
 
-def on(site: Workspace, basis: str) -> Numbers:
-    numbers = site.on(basis)  # type: ignore[arg-type]
+def on(site: Workspace, basis: Basis) -> Numbers:
+    numbers = site.on(basis)
     assert numbers is not None
     return numbers
 
@@ -181,7 +182,7 @@ def test_xqa_is_sized_without_a_layout(attach: Attach, watch: BoardWatch) -> Non
 
 @pytest.mark.parametrize("wrong", [{"heads": 0}, {"sm_count": 0}, {"q_len": 0}, {"sm_count": 9999}])
 def test_a_shape_that_no_call_has_is_not_sized(
-    attach: Attach, watch: BoardWatch, wrong: dict[str, int]
+    attach: Attach, watch: BoardWatch, wrong: dict[str, Any]
 ) -> None:
     attach().call(4, **wrong)
     assert on(the_site(watch), "last").need_bytes is None
@@ -210,27 +211,6 @@ def test_an_overflow_alone_is_no_possible_overrun(attach: Attach, watch: BoardWa
     assert not the_site(watch).overrun_possible
 
 
-def test_buckets_end_with_powers_of_four(attach: Attach, watch: BoardWatch) -> None:
-    worker = attach()
-    for batch in (1, 4, 5, 16, 17, 65_536, 65_537):
-        worker.call(batch)
-    worker.call(17, mode="replayed", count=3)
-    worker.call(17, mode="captured", count=50)
-    (op,) = the_worker(watch).ops
-    # Bounds 1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, and beyond.
-    assert op.batch_counts == (1, 1, 2, 4, 0, 0, 0, 0, 1, 1)
-    assert op.batch_sum == 1 + 4 + 5 + 16 + 4 * 17 + 65_536 + 65_537
-
-
-def test_folded_rows_keep_their_sums() -> None:
-    shape = make_shape(1_000)  # the worst of those that folded: 513 to 1,024
-    row = Row(shape, True, 3, 0, 2, 0, sum_eager=2_000, sum_replayed=1_200)
-    (op,) = Deriver().observe(view([row])).worker.ops
-    # 1,024 ends the sixth bucket.
-    assert op.batch_counts == (0, 0, 0, 0, 0, 5, 0, 0, 0, 0)
-    assert op.batch_sum == 3_200
-
-
 def test_a_folded_row_is_no_last_call() -> None:
     shape, deriver = make_shape(1_000), Deriver()
     row = Row(shape, True, 3, 0, 0, 0, sum_eager=2_000, sum_replayed=0)
@@ -245,28 +225,6 @@ def test_a_folded_row_is_no_last_call() -> None:
     newer = LastCall(4_096_000_000, exact.shape, 1)
     (site,) = deriver.observe(view([exact, row], [*calls, newer])).worker.workspaces
     assert on(site, "last").batch == 7
-
-
-def test_a_real_slot_folds_into_the_right_bucket(attach: Attach, watch: BoardWatch) -> None:
-    worker = attach()
-    for serial in range(EXACT_ROWS):
-        worker.call(1, first_seen_ns=serial + 1, outcome=None)
-    for batch in (600, 700, 1_024):
-        worker.call(batch, outcome=None)
-    (op,) = the_worker(watch).ops
-    assert op.batch_counts == (EXACT_ROWS, 0, 0, 0, 0, 3, 0, 0, 0, 0)
-    assert op.batch_sum == EXACT_ROWS + 600 + 700 + 1_024
-    assert on(the_site(watch), "peak").batch == 1_024
-
-
-def test_events_by_op_and_action(attach: Attach, watch: BoardWatch) -> None:
-    worker = attach()
-    worker.event(OVERFLOW, "split", op=1, count=2)
-    worker.event(OVERRUN, "observed", op=0)
-    by_name = {op.op: op for op in the_worker(watch).ops}
-    assert by_name[CONTEXT].overflows == {"split": 2}
-    assert by_name[CONTEXT].overruns == {}
-    assert by_name[DECODE].overruns == {"observed": 1}
 
 
 def test_workspaces_beyond_the_list_are_other(attach: Attach, watch: BoardWatch) -> None:
@@ -299,26 +257,3 @@ def test_an_outcome_of_a_newer_worker_is_unknown() -> None:
     observed = Deriver().observe(view([], [call]))
     seen = observed.seen_call(call)
     assert (seen.outcome, seen.timestamp_seconds, seen.margin_bytes) == ("unknown", 7.168, -131_072)
-
-
-def view(rows: list[Row], calls: list[LastCall] | None = None) -> SlotView:
-    return SlotView(
-        name="1.slot",
-        pid=1,
-        alive=True,
-        closed=False,
-        attached_ns=time.time_ns(),
-        document={"ops": [DECODE], "workspaces": ["ws0"], "layout": "B"},
-        rows=rows,
-        events={},
-        probe_errors=0,
-        last_overflow_ns=0,
-        last_overrun_ns=0,
-        calls=last_calls(calls or []),
-    )
-
-
-def last_calls(calls: list[LastCall]) -> LastCalls:
-    """As a ring tells them; its clock has ticks of 1,024 ns."""
-    words = [pack_run(call.at_ns, row, call.outcome) for row, call in enumerate(calls)]  # type: ignore[arg-type]
-    return LastCalls(words, {row: call.shape for row, call in enumerate(calls)})

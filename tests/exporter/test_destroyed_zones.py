@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from slot_worker import CONTEXT, DECODE, SlotWorker
+from slot_worker import CONTEXT, DECODE
+from strange import JSON, patient
 
 from ws_guard.board import OVERRUN, Outcome
 from ws_guard.exporter.document import parse_document
 from ws_guard.exporter.events import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from conftest import Ask, Attach, Get
 
     from ws_guard.exporter.snapshot import BoardWatch
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
-    Ask: TypeAlias = Callable[..., tuple[str, str]]
-    Get: TypeAlias = Callable[..., httpx.Response]
 
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 WARNING = "ws0: its counter was not zero at the first call seen"
 CALL = {"op": DECODE, "batch": 74, "heads": 64, "q_len": 1, "lse": True}
 ZONE: dict[str, Any] = {
@@ -43,11 +39,6 @@ TOLD = {
     "until_timestamp_seconds": 1_001.5,
     "calls": [CALL],
 }
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=8,
-)
 
 
 def worker_in(health: dict[str, Any]) -> dict[str, Any]:

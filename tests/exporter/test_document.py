@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from slot_worker import CRASH_PLAN, DOCUMENT
+from strange import JSON, patient
 
 from ws_guard.exporter.document import INFO_KEYS, parse_document
-
-# The first text that hypothesis draws builds its character tables, which takes its time.
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=8,
-)
 
 
 def test_what_is_well_told_is_taken() -> None:

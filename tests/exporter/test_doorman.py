@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from slot_worker import ROUTES, SlotWorker
+from slot_worker import ROUTES
 
 from ws_guard.exporter.doorman import HEADERS, Doorman
 from ws_guard.exporter.page import CONTENT_SECURITY_POLICY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import Clock
+    from conftest import Attach, Clock, Get
     from starlette.types import Receive, Scope, Send
 
     from ws_guard.exporter.refresh import Refresher
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
-    Get: TypeAlias = Callable[..., httpx.Response]
 
 
 @pytest.mark.parametrize("path", ROUTES)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
-from slot_worker import CONTEXT, CRASH_PLAN, DECODE, SlotWorker
+from slot_worker import CONTEXT, CRASH_PLAN, DECODE
 
 from ws_guard.board import OVERFLOW, OVERRUN, Outcome
 from ws_guard.board.format import EXACT_ROWS
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from subprocess import Popen
 
+    from conftest import Attach
+
     from ws_guard.exporter.snapshot import BoardWatch
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 Lines: TypeAlias = list[dict[str, Any]]
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from slot_worker import SlotWorker, busy
+from slot_worker import busy
 
 from ws_guard.exporter import exposition
 from ws_guard.exporter.exposition import Press
-from ws_guard.exporter.server import Exporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from conftest import Attach, Start
+
     from ws_guard.exporter.refresh import Refresher
     from ws_guard.settings import Settings
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -82,23 +82,22 @@ def test_formats_that_nobody_needs_fill_no_memory(
 
 
 def test_many_scrapes_at_once_wait_for_one_and_liveness_for_none(
-    attach: Attach, settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+    attach: Attach, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More scrapes than there are threads, and a board that takes its time to be written."""
     busy(attach)
     go, at_work, most = threading.Event(), [0], [0]
     real = exposition.board_registry
 
-    def slowly(*told: object) -> object:
+    def slowly(*told: Any) -> object:
         at_work[0] += 1
         most[0] = max(most[0], at_work[0])
         go.wait(20)
         at_work[0] -= 1
-        return real(*told)  # type: ignore[arg-type]
+        return real(*told)
 
     monkeypatch.setattr(exposition, "board_registry", slowly)
-    exporter = Exporter(settings())
-    exporter.start()
+    exporter = start()
     scrapes = 60
     with ThreadPoolExecutor(scrapes) as pool, httpx.Client(timeout=60) as client:
         asked = [pool.submit(client.get, f"{exporter.url}/metrics") for _ in range(scrapes)]
@@ -108,5 +107,4 @@ def test_many_scrapes_at_once_wait_for_one_and_liveness_for_none(
             assert httpx.get(exporter.url + path).status_code in (200, 503)
         go.set()
         assert {each.result().status_code for each in asked} == {200}
-    exporter.stop()
     assert most == [1]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeAlias
+from random import Random
+from typing import TYPE_CHECKING
 
 import fuzz_slots
 import httpx
@@ -11,16 +12,15 @@ import pytest
 from doors import exporter_process
 from http_abuse import abuse, openapi
 from slot_mutations import MUTATIONS, mutate
-from slot_worker import SlotWorker, busy
+from slot_worker import busy
 
 from ws_guard.board.format import SLOT_BYTES
+from ws_guard.exporter.derive import Deriver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from conftest import Attach
 
     from ws_guard.board import Board
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 
 def a_seed() -> int:
@@ -37,9 +37,7 @@ def test_no_slot_gets_beyond_an_error() -> None:
 
 
 def test_what_the_fuzzer_makes_is_written_inside_the_slot() -> None:
-    from random import Random
-
-    made = [mutate(Random(number), {"engine": "0"}) for number in range(500)]  # noqa: S311
+    made = [mutate(Random(number), {"engine": "0"}) for number in range(500)]  # noqa: S311 - to be made again
     patches = [patch for each, _ in made for patch in each]
     assert all(0 <= place <= SLOT_BYTES - len(data) for place, data in patches)
     assert {length < SLOT_BYTES for _, length in made} == {True, False}
@@ -48,7 +46,6 @@ def test_what_the_fuzzer_makes_is_written_inside_the_slot() -> None:
 
 def test_a_failure_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fuzzer that cannot fail proves nothing."""
-    from ws_guard.exporter.derive import Deriver
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError

@@ -8,10 +8,10 @@ import json
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, TextIO, TypeAlias
+from typing import TYPE_CHECKING, TextIO
 
 import pytest
-from slot_worker import SlotWorker
+from doors import PATIENCE, wait_until
 
 from ws_guard.exporter.events import EventLog
 from ws_guard.exporter.lines import LineWriter
@@ -19,13 +19,13 @@ from ws_guard.exporter.refresh import Refresher
 from ws_guard.exporter.snapshot import BoardWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    from conftest import Attach
 
     from ws_guard.board import Board
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
-PATIENCE = 20.0
 PIPE_BYTES = 1 << 16
 
 
@@ -80,10 +80,7 @@ def test_the_board_is_read_on_when_nobody_reads_the_log(
     refresher = Refresher(BoardWatch(board), EventLog(pipe[1]), interval=0.01)
     refresher.start()
     attach(rank="1")
-    end = time.monotonic() + PATIENCE
-    while len(refresher.latest().slots) < 2:
-        assert time.monotonic() < end, "the log holds the board up"
-        time.sleep(0.01)
+    wait_until(lambda: len(refresher.latest().slots) == 2)
     started = time.monotonic()
     refresher.stop()
     assert time.monotonic() - started < PATIENCE

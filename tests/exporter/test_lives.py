@@ -5,21 +5,15 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
-
-from slot_worker import SlotWorker
+from typing import TYPE_CHECKING
 
 from ws_guard.exporter.lives import KEEP_DEAD_SECONDS
 from ws_guard.exporter.snapshot import BoardWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import Clock
+    from conftest import Attach, Clock
 
     from ws_guard.board import Board
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 
 def test_dead_workers_are_forgotten_after_a_quarter_of_an_hour(
@@ -45,7 +39,7 @@ def test_a_new_exporter_does_not_start_the_clock_of_the_dead_again(
     worker.die()
     path = Path(board.path, worker.name)
     for age, gone in ((KEEP_DEAD_SECONDS - 60, False), (KEEP_DEAD_SECONDS + 60, True)):
-        watch = BoardWatch(board, clock, lambda age=age: time.time() + age)  # type: ignore[misc]
+        watch = BoardWatch(board, clock, lambda age=age: time.time() + age)
         assert watch.read().forgotten == (frozenset({worker.name}) if gone else frozenset())
     # The file itself may be younger than all that is written in it.
     later = time.time() + KEEP_DEAD_SECONDS
@@ -57,7 +51,7 @@ def test_a_new_exporter_does_not_start_the_clock_of_the_dead_again(
 def test_a_worker_that_was_seen_alive_is_as_old_as_that(
     attach: Attach, board: Board, clock: Clock
 ) -> None:
-    # Graph replays leave no time in a slot: it may seem hours old while its worker is busy.
+    # An engine may be idle for hours: so old is what its slot tells, and nobody has died.
     watch = BoardWatch(board, clock, lambda: time.time() + 5_000)
     worker = attach()
     watch.read()

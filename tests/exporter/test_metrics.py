@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-import pytest
+from doors import unavailable
 from prometheus_client import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from slot_worker import SlotWorker, busy
+from slot_worker import busy
 
 from ws_guard.exporter.metrics import METRICS, PREFIX, markdown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from conftest import Attach
     from prometheus_client import CollectorRegistry
 
     from ws_guard.exporter.refresh import Refresher
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,10 +63,7 @@ def test_promtool_finds_nothing_to_say(
 ) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
-        reason = "promtool is not installed (Debian: prometheus)"
-        if os.environ.get("WS_GUARD_REQUIRE_REAL") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        unavailable("promtool is not installed (Debian: prometheus)")
     busy(attach)
     refresher.refresh()
     done = subprocess.run(

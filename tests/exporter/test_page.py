@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
-from slot_worker import CRASH_PLAN, FIXED_PLAN, SlotWorker
+from slot_worker import CRASH_PLAN, FIXED_PLAN
 
 from ws_guard.board import OVERFLOW
 from ws_guard.exporter import page
@@ -18,10 +18,11 @@ from ws_guard.exporter.checks import examine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from conftest import Attach
+
     from ws_guard.exporter.refresh import Refresher
     from ws_guard.settings import Settings
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
     Render: TypeAlias = Callable[[], str]
 
 ATTACK = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>${x}$title"

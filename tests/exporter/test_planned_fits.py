@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
-from slot_worker import CRASH_PLAN, FIXED_PLAN, SlotWorker
+from slot_worker import CRASH_PLAN, FIXED_PLAN
 
 from ws_guard.board import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
-    Ask: TypeAlias = Callable[..., tuple[str, str]]
+    from conftest import Ask, Attach
 
 
 def test_a_plan_that_does_not_fit_says_what_to_set(attach: Attach, ask: Ask) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 import threading
-import time
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
-from slot_worker import SlotWorker
+from doors import PATIENCE, wait_until
 
 from ws_guard.board import Board, BoardError
 from ws_guard.exporter.events import EventLog
@@ -18,21 +17,9 @@ from ws_guard.exporter.snapshot import BoardWatch, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Clock
+    from conftest import Attach, Clock, HangingWatch
 
     from ws_guard.settings import Settings
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
-
-PATIENCE = 20.0
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Poll; a machine may be slow, but not that slow."""
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.005)
 
 
 def test_the_first_read_is_there_when_start_returns(attach: Attach, board: Board) -> None:
@@ -82,27 +69,14 @@ def test_a_first_read_that_never_ends_is_a_fault_too(refresher: Refresher, clock
     assert refresher.latest().fault == "the last good read is 7 s old"
 
 
-class HangingWatch(BoardWatch):
-    """A board whose file system does not answer until told to."""
-
-    def __init__(self, board: Board) -> None:
-        super().__init__(board)
-        self.answering = threading.Event()
-
-    def read(self) -> Snapshot:
-        self.answering.wait(PATIENCE)
-        return super().read()
-
-
-def test_a_hung_read_holds_up_nobody(board: Board, clock: Clock) -> None:
-    watch = HangingWatch(board)
-    refresher = Refresher(watch, EventLog(), clock=clock)
+def test_a_hung_read_holds_up_nobody(hanging_watch: HangingWatch, clock: Clock) -> None:
+    refresher = Refresher(hanging_watch, EventLog(), clock=clock)
     refresher.start(first_read_seconds=0.01)
     assert refresher.latest().state == "unread"
     assert refresher.working
     clock.now += 6
     assert refresher.latest().fault
-    watch.answering.set()
+    hanging_watch.answering.set()
     wait_until(lambda: refresher.latest().state == "absent")
     refresher.stop()
 

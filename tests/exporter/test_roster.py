@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
-from slot_worker import SlotWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from conftest import Attach
 
     from ws_guard.exporter.snapshot import BoardWatch
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 
 def stand(watch: BoardWatch) -> tuple[list[str], list[str], int]:
@@ -21,7 +18,7 @@ def stand(watch: BoardWatch) -> tuple[list[str], list[str], int]:
     return (
         [one.slot for one in roster.exported],
         [one.slot for one in roster.aside],
-        (roster.conflicts),
+        roster.conflicts,
     )
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from doors import exporter_process, wait_until
-from slot_worker import FIXED_PLAN, SlotWorker
+from slot_worker import FIXED_PLAN
 
 from benchmarks.clients import Crowd
 from benchmarks.processes import Process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from conftest import Attach
 
     from ws_guard.board import Board
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 CLIENTS = 500
 #: Long enough for some thousand requests on a slow machine; a probe comes once in some seconds.

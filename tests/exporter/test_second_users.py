@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import httpx
 import pytest
-from conftest import HERE
 from doors import exporter_process, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+HERE = Path(__file__).parent
 ENGINE, EXPORTER, STRANGER = 20_001, 20_002, 20_003
 SHARED = 20_100
 

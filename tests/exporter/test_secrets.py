@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from doors import PASSWORD, ask, exporter_process
+from doors import PASSWORD, SERVE, ask, exporter_process, hashed
 from slot_worker import CRASH_PLAN, ROUTES, SlotWorker, busy
 
 from ws_guard.board import Board
 from ws_guard.settings import read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
+    from conftest import Attach
+
 
 MARK = "pLanTed"
 QUERIES = ("?verbose", f"?{MARK[::-1]}=1")
@@ -125,11 +126,10 @@ def test_nor_when_the_board_fails(url: str, board: Board) -> None:
 
 def test_nor_when_a_user_is_asked_for(attach: Attach, board: Board, tmp_path: Path) -> None:
     """Neither the file of users nor anybody in it, whoever asks, and whatever becomes of it."""
-    bcrypt = pytest.importorskip("bcrypt")
     plant(attach)
     users = tmp_path / f"{MARK}-users"
-    hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
-    users.write_text(f"{MARK}:{hashed}\nada:{hashed}\n")
+    hash_of_both = hashed().decode()
+    users.write_text(f"{MARK}:{hash_of_both}\nada:{hash_of_both}\n")
     environ = {"WS_GUARD_BOARD": board.path, "WS_GUARD_BASIC_AUTH_FILE": str(users)}
     asked = [(method, path) for method, path in REQUESTS if method == "GET"]
     with exporter_process(environ) as (process, url):
@@ -137,7 +137,7 @@ def test_nor_when_a_user_is_asked_for(attach: Attach, board: Board, tmp_path: Pa
             for method, path in asked:
                 answer = told(url, method, path, auth)
                 assert MARK not in answer, (method, path, auth)
-                assert hashed not in answer
+                assert hash_of_both not in answer
                 assert PASSWORD not in answer
         users.write_text(f"{MARK} is no hash")
         assert process.stderr
@@ -154,9 +154,7 @@ def broken(*_):
     raise RuntimeError("{MARK}")
 checks.examine = broken
 """
-    script = broken + "import sys; from ws_guard.settings import require_settings; "
-    script += "from ws_guard.exporter.server import serve; sys.exit(serve(require_settings()))"
-    with exporter_process({"WS_GUARD_BOARD": board.path}, script) as (_, url):
+    with exporter_process({"WS_GUARD_BOARD": board.path}, broken + SERVE) as (_, url):
         answer = httpx.get(f"{url}/health")
         assert (answer.status_code, answer.text) == (500, "Internal Server Error")
         assert httpx.get(f"{url}/livez").status_code == 200

@@ -3,86 +3,49 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import httpx
 import pytest
-from slot_worker import SlotWorker
+from doors import PATIENCE, SERVE, exporter_process, wait_until
 
 from ws_guard.exporter.events import EventLog
+from ws_guard.exporter.listening import listen
 from ws_guard.exporter.refresh import Refresher
-from ws_guard.exporter.server import Exporter, ListenError, ServeError, listen
-from ws_guard.exporter.snapshot import BoardWatch, Snapshot
+from ws_guard.exporter.server import Exporter, ServeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from conftest import Attach, HangingWatch, Start
 
     from ws_guard.board import Board
     from ws_guard.settings import Settings
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
-    Serve: TypeAlias = Callable[..., subprocess.Popen[str]]
-
-PATIENCE = 20.0
-SERVE = "import sys; from ws_guard.settings import require_settings; "
-SERVE += "from ws_guard.exporter.server import serve; sys.exit(serve(require_settings()))"
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Poll; a machine may be slow, but not that slow."""
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.01)
+    Serve: TypeAlias = Callable[..., AbstractContextManager[tuple[subprocess.Popen[str], str]]]
 
 
 @pytest.fixture
-def exporter(settings: Callable[..., Settings]) -> Iterator[Exporter]:
-    exporter = Exporter(settings())
-    exporter.start()
-    yield exporter
-    exporter.stop()
-
-
-@pytest.fixture
-def served(board: Board) -> Iterator[Serve]:
-    """Starts the exporter as a process of its own, over a board that is there."""
+def serve(board: Board) -> Serve:
+    """`serve()`: an exporter as a process of its own, over a board that is there."""
     board.prepare()
-    started: list[subprocess.Popen[str]] = []
-
-    def start(script: str = SERVE, **environ: str) -> subprocess.Popen[str]:
-        own = {"WS_GUARD_BOARD": board.path, "WS_GUARD_LISTEN": "127.0.0.1:0"}
-        process = subprocess.Popen(
-            [sys.executable, "-c", script],
-            env=os.environ | own | environ,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return lambda script=SERVE: exporter_process({"WS_GUARD_BOARD": board.path}, script)
 
 
-def first_line(process: subprocess.Popen[str]) -> str:
+def line_of(process: subprocess.Popen[str]) -> str:
     assert process.stderr
     return process.stderr.readline()
 
 
-def test_a_whole_life_over_http(
-    spawn: Callable[..., subprocess.Popen[str]], exporter: Exporter
-) -> None:
+def test_a_whole_life_over_http(spawn: Callable[..., subprocess.Popen[str]], start: Start) -> None:
+    exporter = start()
+
     def up() -> list[str]:
         text = httpx.get(f"{exporter.url}/metrics").text
         return [line for line in text.splitlines() if line.startswith("ws_guard_worker_up{")]
@@ -100,9 +63,8 @@ def test_a_whole_life_over_http(
     assert httpx.get(f"{exporter.url}/livez").status_code == 200
 
 
-def test_it_stops_and_gives_its_port_back(settings: Callable[..., Settings]) -> None:
-    exporter = Exporter(settings())
-    exporter.start()
+def test_it_stops_and_gives_its_port_back(start: Start) -> None:
+    exporter = start()
     port = int(exporter.url.rpartition(":")[2])
     assert httpx.get(f"{exporter.url}/livez").status_code == 200
     exporter.stop()
@@ -112,27 +74,15 @@ def test_it_stops_and_gives_its_port_back(settings: Callable[..., Settings]) -> 
         one.close()
 
 
-class HangingWatch(BoardWatch):
-    """A board whose file system does not answer until told to."""
-
-    def __init__(self, board: Board) -> None:
-        super().__init__(board)
-        self.answering = threading.Event()
-
-    def read(self) -> Snapshot:
-        self.answering.wait(PATIENCE)
-        return super().read()
-
-
-def test_a_hung_board_hangs_no_answer(board: Board, settings: Callable[..., Settings]) -> None:
-    watch = HangingWatch(board)
-    refresher = Refresher(watch, EventLog())
-    exporter = Exporter(settings(), refresher)
+def test_a_hung_board_hangs_no_answer(
+    hanging_watch: HangingWatch, settings: Callable[..., Settings]
+) -> None:
+    exporter = Exporter(settings(), Refresher(hanging_watch, EventLog()))
     exporter.start()
     assert httpx.get(f"{exporter.url}/livez").status_code == 200
     body = httpx.get(f"{exporter.url}/health").json()
     assert body["checks"][0]["state"] == "unknown"
-    watch.answering.set()
+    hanging_watch.answering.set()
     exporter.stop()
 
 
@@ -150,20 +100,19 @@ BoardWatch.read = read_once
 """
 
 
-def test_a_process_whose_board_hangs_answers_and_ends(attach: Attach, served: Serve) -> None:
+def test_a_process_whose_board_hangs_answers_and_ends(attach: Attach, serve: Serve) -> None:
     """The second read never comes back, as on a file system whose server is gone."""
     attach(planned=[])
-    process = served(HUNG + SERVE)
-    url = first_line(process).split(" on ")[1].split(",")[0]
-    assert httpx.get(f"{url}/readyz").status_code == 200
-    wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 503)
-    told = httpx.get(f"{url}/health").json()["checks"][0]
-    assert (told["name"], told["state"]) == ("board_readable", "fail")
-    assert "the last good read is" in told["detail"]
-    assert httpx.get(f"{url}/livez").status_code == 200
-    assert httpx.get(f"{url}/metrics").status_code == 503
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(PATIENCE) == 0
+    with serve(HUNG + SERVE) as (process, url):
+        assert httpx.get(f"{url}/readyz").status_code == 200
+        wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 503)
+        told = httpx.get(f"{url}/health").json()["checks"][0]
+        assert (told["name"], told["state"]) == ("board_readable", "fail")
+        assert "the last good read is" in told["detail"]
+        assert httpx.get(f"{url}/livez").status_code == 200
+        assert httpx.get(f"{url}/metrics").status_code == 503
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
 
 
 SLOW = """
@@ -178,119 +127,44 @@ page.render = slowly
 """
 
 
-def test_what_was_asked_before_the_end_is_answered(served: Serve) -> None:
-    process = served(SLOW + SERVE)
-    url = first_line(process).split(" on ")[1].split(",")[0]
-    with ThreadPoolExecutor() as pool:
-        page = pool.submit(httpx.get, url, timeout=PATIENCE)
-        assert first_line(process) == "asked\n"
-        process.send_signal(signal.SIGTERM)
-        answer = page.result(PATIENCE)
-    assert answer.status_code == 200
-    assert answer.text.rstrip().endswith("</html>")
-    assert process.wait(PATIENCE) == 0
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(url)
+def test_what_was_asked_before_the_end_is_answered(serve: Serve) -> None:
+    with serve(SLOW + SERVE) as (process, url):
+        with ThreadPoolExecutor() as pool:
+            page = pool.submit(httpx.get, url, timeout=PATIENCE)
+            assert line_of(process) == "asked\n"
+            process.send_signal(signal.SIGTERM)
+            answer = page.result(PATIENCE)
+        assert answer.status_code == 200
+        assert answer.text.rstrip().endswith("</html>")
+        assert process.wait(PATIENCE) == 0
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(url)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_well(served: Serve, board: Board, number: signal.Signals) -> None:
-    process = served()
-    line = first_line(process)
-    url = line.split(" on ")[1].split(",")[0]
-    assert line == f"ws-guard exporter on {url}, board {board.path}\n"
-    assert httpx.get(f"{url}/livez").status_code == 200
-    process.send_signal(number)
-    _, rest = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, rest) == (0, "")
+def test_a_signal_ends_it_well(serve: Serve, number: signal.Signals) -> None:
+    with serve() as (process, url):
+        assert httpx.get(f"{url}/livez").status_code == 200
+        process.send_signal(number)
+        _, rest = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, rest) == (0, "")
 
 
-def test_a_client_that_keeps_its_connection_does_not_keep_the_exporter(served: Serve) -> None:
-    process = served()
-    url = first_line(process).split(" on ")[1].split(",")[0]
-    with httpx.Client() as client:
+def test_a_client_that_keeps_its_connection_does_not_keep_the_exporter(serve: Serve) -> None:
+    with serve() as (process, url), httpx.Client() as client:
         assert client.get(f"{url}/livez").status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
 
 
-def test_events_go_to_stderr_as_json(served: Serve, attach: Attach) -> None:
+def test_events_go_to_stderr_as_json(serve: Serve, attach: Attach) -> None:
     worker = attach(rank="4")
     worker.overflow(12_288)
     worker.die()
-    process = served()
-    first_line(process)
-    told = [json.loads(first_line(process)) for _ in range(2)]
+    with serve() as (process, _):
+        told = [json.loads(line_of(process)) for _ in range(2)]
     assert [(line["event"], line["rank"]) for line in told] == [("overflow", "4"), ("death", "4")]
     assert told[0]["slab_bytes"] == 1_611_661_312
-
-
-def test_a_port_that_is_taken(settings: Callable[..., Settings]) -> None:
-    (holder,) = listen("127.0.0.1:0")
-    address = f"127.0.0.1:{holder.getsockname()[1]}"
-    exporter = Exporter(settings(WS_GUARD_LISTEN=address))
-    with pytest.raises(ListenError) as caught:
-        exporter.start()
-    holder.close()
-    expected = f"cannot listen on {address}: Address already in use; set WS_GUARD_LISTEN"
-    assert str(caught.value).startswith(expected)
-    assert "\n" not in str(caught.value)
-
-
-def test_an_address_that_is_not_ours() -> None:
-    with pytest.raises(ListenError, match=r"192\.0\.2\.1:0: .*; set WS_GUARD_LISTEN"):
-        listen("192.0.2.1:0")
-
-
-def test_a_host_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(*_: object, **__: object) -> NoReturn:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(ListenError, match="nowhere:80: Name or service not known; set WS_GUARD"):
-        listen("nowhere:80")
-
-
-@pytest.mark.parametrize("host", ["..", "a" * 64, f"{'a' * 64}.example"])
-@pytest.mark.parametrize("port", [0, 80])
-def test_a_host_that_is_no_name(host: str, port: int) -> None:
-    with pytest.raises(
-        ListenError, match="no host name; set WS_GUARD_LISTEN, or --listen, to a free host:port"
-    ):
-        listen(f"{host}:{port}")
-
-
-def test_a_star_is_both_families() -> None:
-    sockets = listen("*:0")
-    names = [one.getsockname() for one in sockets]
-    families = [one.family for one in sockets]
-    for one in sockets:
-        one.close()
-    if not socket.has_dualstack_ipv6():
-        assert families == [socket.AF_INET]
-        return
-    assert families == [socket.AF_INET, socket.AF_INET6]
-    assert [name[0] for name in names] == ["0.0.0.0", "::"]
-    assert names[0][1] == names[1][1] != 0
-
-
-def test_a_host_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    (one,) = listen("*:0")
-    assert one.family == socket.AF_INET
-    one.close()
-
-
-def test_both_families_are_answered(settings: Callable[..., Settings]) -> None:
-    if not socket.has_dualstack_ipv6():
-        pytest.skip("this host has no IPv6")
-    exporter = Exporter(settings(WS_GUARD_LISTEN="*:0"))
-    exporter.start()
-    port = exporter.url.rpartition(":")[2]
-    assert exporter.url == f"http://127.0.0.1:{port}"
-    for host in ("127.0.0.1", "[::1]"):
-        assert httpx.get(f"http://{host}:{port}/livez").status_code == 200
-    exporter.stop()
 
 
 @pytest.mark.parametrize(

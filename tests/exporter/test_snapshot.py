@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-from slot_worker import SlotWorker
 
 from ws_guard.board import Board, Slot
 from ws_guard.board.format import SLOT_BYTES, Header
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from subprocess import Popen
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
+    from conftest import Attach
 
 
 def test_an_absent_board_has_nobody(watch: BoardWatch) -> None:
@@ -160,7 +159,7 @@ def test_a_slot_of_a_stranger_is_not_read(
 
 def test_a_document_that_is_no_json_is_passed_over(attach: Attach, watch: BoardWatch) -> None:
     worker = attach()
-    worker.slot.describe([1, 2])  # type: ignore[arg-type]
+    worker.slot.describe([1, 2])  # type: ignore[arg-type]  # that is the point
     assert watch.read().unreadable == ("its document is not an object",)
 
 

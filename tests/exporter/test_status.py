@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
-from slot_worker import CRASH_PLAN, FIXED_PLAN, SlotWorker
+from slot_worker import CRASH_PLAN, FIXED_PLAN
 
 from ws_guard.exporter import status
 from ws_guard.settings import SettingError
@@ -16,10 +16,10 @@ from ws_guard.settings import SettingError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from conftest import Attach
+
     from ws_guard.exporter.snapshot import BoardWatch
     from ws_guard.settings import Settings
-
-    Attach: TypeAlias = Callable[..., SlotWorker]
 
 
 @pytest.fixture

@@ -9,18 +9,26 @@ import ssl
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from doors import connect, exporter_process, make_pair, rest_of, unavailable, wait_until
+from doors import (
+    connect,
+    exporter_process,
+    make_pair,
+    rest_of,
+    serving_with,
+    unavailable,
+    wait_until,
+)
 
-from ws_guard.exporter import server as server_module
-from ws_guard.exporter.renewal import RenewalThread
 from ws_guard.exporter.server import Exporter, ServeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from conftest import Start
 
     from ws_guard.board import Board
     from ws_guard.settings import Settings
@@ -81,27 +89,19 @@ def hello(url: str, version: bytes) -> bytes:
         return b""
 
 
-def test_a_client_that_trusts_the_certificate_is_served(
-    settings: Callable[..., Settings], tmp_path: Path
-) -> None:
+def test_a_client_that_trusts_the_certificate_is_served(start: Start, tmp_path: Path) -> None:
     cert, key = make_pair(tmp_path, "exporter")
-    exporter = Exporter(settings(WS_GUARD_TLS_CERT=str(cert), WS_GUARD_TLS_KEY=str(key)))
-    exporter.start()
+    exporter = start(**serving_with((cert, key)))
     assert exporter.url.startswith("https://127.0.0.1:")
     trusting = ssl.create_default_context(cafile=str(cert))
     with httpx.Client(verify=trusting) as client:
         for _ in range(3):
             assert client.get(f"{exporter.url}/livez").status_code == 200
         assert len(client.get(f"{exporter.url}/metrics").text) > 1_000
-    exporter.stop()
 
 
-def test_old_versions_of_tls_and_plain_http_are_not_spoken(
-    settings: Callable[..., Settings], tmp_path: Path
-) -> None:
-    cert, key = make_pair(tmp_path, "exporter")
-    exporter = Exporter(settings(WS_GUARD_TLS_CERT=str(cert), WS_GUARD_TLS_KEY=str(key)))
-    exporter.start()
+def test_old_versions_of_tls_and_plain_http_are_not_spoken(start: Start, tmp_path: Path) -> None:
+    exporter = start(**serving_with(make_pair(tmp_path, "exporter")))
     with connect(exporter.url) as plain:
         plain.sendall(GET_LIVEZ)
         assert b"HTTP" not in rest_of(plain)
@@ -110,18 +110,13 @@ def test_old_versions_of_tls_and_plain_http_are_not_spoken(
     for version in (b"\x03\0", b"\x03\x01", b"\x03\x02"):
         assert hello(exporter.url, version)[:1] != b"\x16"
     assert served_name(exporter.url) == "exporter"
-    exporter.stop()
 
 
 def test_a_secret_that_the_kubelet_renews(board: Board, tmp_path: Path) -> None:
     board.prepare()
     secret = Secret(tmp_path / "secret")
     first = secret.update("first")
-    environ = {
-        "WS_GUARD_BOARD": board.path,
-        "WS_GUARD_TLS_CERT": str(secret.cert),
-        "WS_GUARD_TLS_KEY": str(secret.key),
-    }
+    environ = {"WS_GUARD_BOARD": board.path, **serving_with((secret.cert, secret.key))}
     with exporter_process(environ) as (process, url):
         assert served_name(url) == "first"
         assert process.stderr
@@ -145,21 +140,15 @@ def test_a_secret_that_the_kubelet_renews(board: Board, tmp_path: Path) -> None:
         assert served_name(url) == "third"
 
 
-def test_another_kind_of_key_takes_the_place_of_the_old_one(
-    settings: Callable[..., Settings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("quick_renewal")
+def test_another_kind_of_key_takes_the_place_of_the_old_one(start: Start, tmp_path: Path) -> None:
     """OpenSSL keeps a certificate for each kind in one context; the old one must be gone."""
     cert, key = make_pair(tmp_path, "elliptic")
-    monkeypatch.setattr(
-        server_module, "RenewalThread", lambda renewals: RenewalThread(renewals, interval=0.01)
-    )
-    exporter = Exporter(settings(WS_GUARD_TLS_CERT=str(cert), WS_GUARD_TLS_KEY=str(key)))
-    exporter.start()
+    exporter = start(**serving_with((cert, key)))
     assert served_name(exporter.url) == "elliptic"
     command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=rsa -keyout {key}"
     subprocess.run([*command.split(), "-out", str(cert)], check=True, capture_output=True)
     wait_until(lambda: served_name(exporter.url) == "rsa")
-    exporter.stop()
 
 
 @pytest.mark.parametrize(
@@ -167,20 +156,17 @@ def test_another_kind_of_key_takes_the_place_of_the_old_one(
     [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01\x00", b"GET / HTTP/1.0\r\n\r\n", bytes(4096)],
 )
 def test_a_handshake_that_goes_wrong_leaves_nothing_open(
-    settings: Callable[..., Settings], tmp_path: Path, greeting: bytes
+    start: Start, tmp_path: Path, greeting: bytes
 ) -> None:
-    cert, key = make_pair(tmp_path, "exporter")
-    exporter = Exporter(settings(WS_GUARD_TLS_CERT=str(cert), WS_GUARD_TLS_KEY=str(key)))
-    exporter.start()
-    lobby = exporter._server.config.http_protocol_class.lobby  # type: ignore[union-attr]
+    exporter = start(**serving_with(make_pair(tmp_path, "exporter")))
+    connections: Any = exporter._server.config.http_protocol_class
     with connect(exporter.url) as connection:
         connection.sendall(greeting)
-        wait_until(lambda: bool(lobby._open) or bool(greeting))
+        wait_until(lambda: bool(connections.lobby._open) or bool(greeting))
         connection.shutdown(socket.SHUT_WR)
         rest_of(connection)
-    wait_until(lambda: not lobby._open)
+    wait_until(lambda: not connections.lobby._open)
     assert served_name(exporter.url) == "exporter"
-    exporter.stop()
 
 
 def test_tls_files_that_do_not_do_are_named(
@@ -204,4 +190,4 @@ def test_tls_files_that_do_not_do_are_named(
         (tmp_path, key, f"WS_GUARD_TLS_CERT={tmp_path}: Is a directory; set it to a readable"),
     ):
         with pytest.raises(ServeError, match=re.escape(told)):
-            Exporter(settings(WS_GUARD_TLS_CERT=str(its_cert), WS_GUARD_TLS_KEY=str(its_key)))
+            Exporter(settings(**serving_with((its_cert, its_key))))

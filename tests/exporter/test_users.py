@@ -1,4 +1,4 @@
-"""Files of users, as htpasswd makes them, and those that will not do."""
+"""Files of users, as htpasswd makes them, and those that will not do; what a password costs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from doors import PASSWORD, hashed
 
-from ws_guard.exporter.users import UsersError, read_users
+from ws_guard.exporter.users import Passwords, Users, UsersError, read_users
 
 #: 22 characters of salt and 31 of hash.
 SALTED = "abcdefghijklmnopqrstuu" + "A" * 31
@@ -108,3 +109,66 @@ def test_without_users_nobody_needs_bcrypt(tmp_path: Path) -> None:
         program, WS_GUARD_LISTEN="127.0.0.1:0", WS_GUARD_BOARD=str(tmp_path / "board")
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+class CountingPasswords(Passwords):
+    """Counts bcrypt's work, and keeps the costs that it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.costs: list[int] = []
+        real = self._matches
+
+        def matches(password: bytes, hashed: bytes) -> bool:
+            self.costs.append(int(hashed[4:6]))
+            return real(password, hashed)
+
+        self._matches = matches
+
+
+def test_every_wrong_answer_costs_one_check() -> None:
+    """Known or not, with a password that cannot be right or one that is some other user's."""
+    users = Users({"ada": hashed(cost=5)})
+    passwords = CountingPasswords()
+    for user, password in (
+        ("ada", b"wrong"),
+        ("ada", b"\0"),
+        ("ada", b"x" * 100),
+        ("eve", b"wrong"),
+        ("eve", PASSWORD.encode()),
+        ("", b""),
+    ):
+        assert not passwords.check(users, user, password)
+    assert passwords.costs == [5] * 6
+
+
+def test_a_nul_cuts_no_password_short() -> None:
+    users = Users({"ada": hashed("secret?")})
+    assert Passwords().check(users, "ada", b"secret?")
+    assert not Passwords().check(users, "ada", b"secret\0")
+
+
+def test_an_unknown_user_costs_the_same_each_time_and_all_together_what_the_known_do() -> None:
+    users = Users({"ada": hashed(cost=4), "bob": hashed(cost=5)})
+    passwords = CountingPasswords()
+    names = [f"eve{number}" for number in range(40)]
+    for name in names:
+        passwords.check(users, name, b"x")
+    first = passwords.costs[:]
+    for name in names:
+        passwords.check(users, name, b"x")
+    assert passwords.costs == first * 2
+    # Both sides of a fair coin in 40 throws, but for one case in 2^39.
+    assert set(first) == {4, 5}
+
+
+def test_a_right_password_is_checked_once() -> None:
+    users = Users({"ada": hashed()})
+    passwords = CountingPasswords()
+    assert not passwords.remembered(users, "ada", PASSWORD.encode())
+    assert passwords.check(users, "ada", PASSWORD.encode())
+    assert passwords.remembered(users, "ada", PASSWORD.encode())
+    assert not passwords.remembered(users, "ada", b"other")
+    assert not passwords.remembered(Users({"ada": hashed()}), "ada", PASSWORD.encode()), "new salt"
+    assert not passwords.remembered(Users({"bob": hashed()}), "ada", PASSWORD.encode())
+    assert PASSWORD not in repr(vars(passwords)), "what is kept is a keyed hash"

@@ -12,30 +12,29 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from doors import exporter_process
-from slot_worker import SlotWorker
 
 import ws_guard
 from ws_guard.board.format import VERSION, Header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    from conftest import Attach, Get
 
     from ws_guard.board import Board
 
-    Attach: TypeAlias = Callable[..., SlotWorker]
-    Get: TypeAlias = Callable[..., httpx.Response]
 
 REMEDY = "; give exporter and workers the same ws-guard, and remove what is left"
 OURS = Path(ws_guard.__file__).parents[1]
 AGES = {VERSION - 1: "an older", VERSION + 1: "a newer"}
 
 
-@pytest.fixture(params=AGES, ids=AGES.values())
+@pytest.fixture(params=list(AGES), ids=list(AGES.values()))
 def other_version(request: pytest.FixtureRequest) -> int:
     """The format version of the other release."""
     version: int = request.param

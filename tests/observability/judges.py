@@ -21,7 +21,7 @@ def validate(manifests: list[dict[str, Any]]) -> list[str]:
     for manifest in manifests:
         try:
             kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
-        except kubernetes_validate.ValidationError as error:  # noqa: PERF203
+        except kubernetes_validate.ValidationError as error:  # noqa: PERF203 - of each
             complaints.append(f"{manifest['kind']}: {error}")
     return complaints
 

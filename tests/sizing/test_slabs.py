@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from ws_guard.sizing import LAYOUTS, Call, head_slab, need
+
+if TYPE_CHECKING:
+    from ws_guard.sizing import Entry
 
 
 @pytest.mark.parametrize(
@@ -20,10 +25,10 @@ from ws_guard.sizing import LAYOUTS, Call, head_slab, need
     ],
 )
 def test_the_head_of_a_workspace(
-    entry: str, without_lse: tuple[str | None, ...], with_lse: tuple[str | None, ...]
+    entry: Entry, without_lse: tuple[str | None, ...], with_lse: tuple[str | None, ...]
 ) -> None:
     for lse, expected in ((False, without_lse), (True, with_lse)):
-        found = tuple(head_slab(entry, lse, layout) for layout in LAYOUTS.values())  # type: ignore[arg-type]
+        found = tuple(head_slab(entry, lse, layout) for layout in LAYOUTS.values())
         assert found == expected
 
 

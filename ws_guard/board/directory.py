@@ -11,6 +11,8 @@ from typing import NamedTuple
 SUFFIX = ".slot"
 #: A slot in the making has this prefix; readers pass over it.
 HIDDEN = "."
+#: How slots are opened to be read: in the place of one there may be anything.
+READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class BoardError(OSError):
@@ -45,7 +47,7 @@ class Board(NamedTuple):
             raise BoardError(f"board {self.path}: {error.strerror}; set WS_GUARD_BOARD") from None
 
     def check(self) -> None:
-        """Whether slots in this directory can be trusted; OSError if it cannot be looked at."""
+        """`BoardError` if slots here cannot be trusted, OSError if the directory cannot be seen."""
         found = os.stat(self.path)
         if not stat.S_ISDIR(found.st_mode):
             raise BoardError(f"board {self.path} is not a directory; set WS_GUARD_BOARD")
@@ -58,11 +60,15 @@ class Board(NamedTuple):
                 f"board {self.path} has group {found.st_gid}, WS_GUARD_BOARD_GROUP is {self.group}"
             )
 
+    def open(self) -> int:
+        """A descriptor of the directory, by which its slots are opened and listed."""
+        return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
     def is_there(self) -> bool:
         """Whether there is a board, one that can be read; `BoardError` where that cannot be."""
         try:
             self.check()
-            os.close(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            os.close(self.open())
         except FileNotFoundError:
             return False
         except BoardError:

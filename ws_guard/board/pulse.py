@@ -12,9 +12,9 @@ import struct
 import time
 
 from . import liveness
+from .directory import READING
 from .format import LANES, Header
 
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 #: What stands in the header, as far as it may change: all that is in use.
 _USED_BYTES = 8 * (Header.LAST_CALL + LANES)
 _PID = struct.Struct(f"<{8 * Header.PID}xQQQ")
@@ -46,7 +46,7 @@ class Pulse:
         before = self._file, self._header, self._locked
         self._file, self._header, self._pid, self._met_at = (), b"", 0, float("-inf")
         try:
-            fd = os.open(self._name, _FLAGS, dir_fd=directory_fd)
+            fd = os.open(self._name, READING, dir_fd=directory_fd)
         except OSError:
             return False  # whoever reads it will say why
         try:
@@ -66,7 +66,7 @@ class Pulse:
     def is_steady(self, directory_fd: int, *, alive: bool) -> bool:
         """Whether the slot is as it was, and its worker as `alive` as it was."""
         try:
-            fd = os.open(self._name, _FLAGS, dir_fd=directory_fd)
+            fd = os.open(self._name, READING, dir_fd=directory_fd)
             try:
                 return (
                     os.pread(fd, _USED_BYTES, 0) == self._header

@@ -14,9 +14,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from . import liveness
-from .directory import HIDDEN, SUFFIX, Board
+from .directory import HIDDEN, READING, SUFFIX, Board
 from .format import (
     ACTIONS,
+    COUNT_EAGER,
     DOCUMENT_BYTES,
     DOCUMENT_OFFSET,
     EXACT_ROWS,
@@ -35,6 +36,7 @@ from .format import (
     ROWS_OFFSET,
     SHAPE_BYTES,
     SLOT_BYTES,
+    SUM_REPLAYED,
     VERSION,
     Header,
     Shape,
@@ -99,8 +101,7 @@ class SlotReader:
 
     def read(self, board: Board, directory_fd: int) -> SlotView:
         """The slot now; `SlotError` for anything else, OSError where the system refuses."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(self._name, flags, dir_fd=directory_fd)
+        fd = os.open(self._name, READING, dir_fd=directory_fd)
         try:
             found = os.fstat(fd)
             if not found.st_nlink:  # removed since it was opened
@@ -160,12 +161,13 @@ class SlotReader:
             return {}
         data = _pread(fd, ROWS_OFFSET + first * ROW_BYTES, count * ROW_BYTES)
         words = memoryview(data).cast("Q")
+        counts_begin, counts_end = COUNT_EAGER, SUM_REPLAYED + 1
         rows = {}
         for index in range(len(data) // ROW_BYTES):
             start = index * ROW_WORDS
             shape = self._shape(first + index, words[start], data, index * ROW_BYTES + 8)
             if shape is not None:
-                counts = words[start + 9 : start + 15]
+                counts = words[start + counts_begin : start + counts_end]
                 rows[first + index] = Row(shape, first > 0, *counts)
         return rows
 

@@ -77,7 +77,7 @@ class LastCalls(Sequence[LastCall]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # equal to any sequence of the same
 
     def events(self) -> list[LastCall]:
         """Those that went wrong."""

@@ -8,7 +8,7 @@ import stat
 import time
 
 from . import liveness
-from .directory import HIDDEN, SUFFIX, Board
+from .directory import HIDDEN, READING, SUFFIX, Board
 from .reader import SlotError, SlotReader
 
 #: A live worker's slot is in the making, and not locked yet, for milliseconds.
@@ -23,7 +23,7 @@ def remove_dead(board: Board, engine: str, rank: str, keep: str | None) -> list[
     """
     removed: list[str] = []
     with contextlib.suppress(OSError, ValueError):
-        directory = os.open(board.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = board.open()
         try:
             for name in sorted(os.listdir(directory)):
                 if keep is not None and name == os.path.basename(keep):
@@ -57,8 +57,7 @@ def _may_go(name: str, board: Board, directory: int, identity: tuple[str, str]) 
 
 
 def _is_locked(name: str, directory: int) -> bool:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    fd = os.open(name, flags, dir_fd=directory)
+    fd = os.open(name, READING, dir_fd=directory)
     try:
         return liveness.is_locked(fd)
     finally:

@@ -19,11 +19,11 @@ from typing import Any
 
 from . import liveness
 from .directory import HIDDEN, SUFFIX, Board, BoardError
+from .ends import ends_of_runs
 from .format import (
     ACTIONS,
     DOCUMENT_BYTES,
     DOCUMENT_OFFSET,
-    EVENTS,
     EXACT_ROWS,
     FOLD_ROWS,
     LANES,
@@ -32,7 +32,6 @@ from .format import (
     MAX_WORKSPACES,
     OVERFLOW,
     OVERRUN,
-    REPLAYS,
     RING_OFFSET,
     RING_RUNS,
     ROW_BYTES,
@@ -40,7 +39,6 @@ from .format import (
     ROWS_OFFSET,
     SHAPE_BYTES,
     SLOT_BYTES,
-    TICK_BITS,
     VERSION,
     Header,
     Outcome,
@@ -58,9 +56,6 @@ RING_WORD = RING_OFFSET // 8
 OBSERVED, RAISED = ACTIONS.index("observed"), ACTIONS.index("raised")
 #: An engine that gives up over an error has ended by then.
 DYING_SECONDS = 60
-_TICK_S = (1 << TICK_BITS) / 1e9
-#: The runs of one graph's rows begin closer together than this.
-_ONE_GO_S = 0.001
 _serial = itertools.count()
 
 
@@ -207,35 +202,16 @@ class Slot:
 
     def calls_since(self, clock: float) -> list[tuple[Shape, Outcome]]:
         """Shapes and outcomes of the runs that may have had a call since a moment of the monotonic
-        clock, by their ends. When a run had its last call is not noted: at the latest when the
-        next of its lane began."""
-        ends = self._ends_of_runs()
+        clock, by their ends."""
+        lanes = zip(self.last_run, self.last_call, strict=True)
+        current = {run: called for run, called in lanes if run}
+        ends = ends_of_runs(self.ring, current, lambda row: self._shape(row).op)
         calls = []
         for run in sorted(ends, key=lambda run: (ends[run], run)):
             if ends[run] >= clock:
                 _, row, outcome = unpack_run(run)
                 calls.append((self._shape(row), Outcome(outcome)))
         return calls
-
-    def _ends_of_runs(self) -> dict[int, float]:
-        """When each run in the ring had its last call at the latest."""
-        lanes = zip(self.last_run, self.last_call, strict=True)
-        ends = {run: called for run, called in lanes if run}
-        following: dict[int, tuple[float, float]] = {}
-        # The time stands first in a ring word.
-        for run in sorted({run for run in self.ring if run} | set(ends), reverse=True):
-            clock_ns, row, outcome = unpack_run(run)
-            begun = clock_ns / 1e9
-            lane = REPLAYS if outcome == Outcome.REPLAYED else self._shape(row).op
-            next_begun, next_end = following.get(lane, (begun, begun))
-            if outcome in EVENTS:
-                ends[run] = begun + _TICK_S
-            elif run not in ends:
-                # The rows of one graph are written in one go, and replayed together.
-                together = lane == REPLAYS and next_begun - begun < _ONE_GO_S
-                ends[run] = next_end if together else min(next_begun + _TICK_S, next_end)
-            following[lane] = begun, ends[run]
-        return ends
 
     def _shape(self, row: int) -> Shape:
         start = ROWS_OFFSET + row * ROW_BYTES + 8

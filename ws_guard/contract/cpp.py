@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from ws_guard.sizing.slabs import round_up
+
 
 class SourceError(Exception):
     """The source says something that this reader does not understand; the text says what."""
@@ -155,7 +157,7 @@ class Evaluator:
         if name == "max":
             return max(values)
         if name == "round_up":
-            return -(-values[0] // values[1]) * values[1]
+            return round_up(values[0], values[1])
         function = find_function(self._source, name)
         result = re.search(r"\breturn\s+([^;]+);", function.body)
         if result is None:

@@ -25,13 +25,10 @@ _SLAB_OF_NATIVE = {native: slab for slab, native in NATIVE_SLABS.items()}
 _ALLOCATION = r"\bfloat_allocator\.aligned_alloc<\w+>"
 _MODES = {"Context": "context", "ForGen": "generation"}
 # Sizes at which formulas are compared: primes, so that no two products coincide.
+_SIZES = ("num_qo_heads", "batch_size", "max_q_len", "sum_seq_q", "sm_count")
 _SAMPLES = tuple(
-    dict(
-        zip(
-            ("num_qo_heads", "batch_size", "max_q_len", "sum_seq_q", "sm_count"), sizes, strict=True
-        )
-    )
-    for sizes in (
+    dict(zip(_SIZES, sample, strict=True))
+    for sample in (
         (1, 1, 1, 1, 149),
         (3, 5, 7, 31, 149),
         (64, 3081, 1, 3083, 149),
@@ -177,7 +174,7 @@ class _Carver:
     def _rule(self, expression: str, name: str) -> tuple[SizeRule, int, int]:
         """Which known rule gives the expression's value at every sample."""
         values = [self._value(expression, sample) for sample in _SAMPLES]
-        nothing = self._value(expression, dict.fromkeys(_SAMPLES[0], 0))
+        nothing = self._value(expression, dict.fromkeys(_SIZES, 0))
         if set(values) == {0}:
             return "rest", 0, 0
         if len(set(values)) == 1:

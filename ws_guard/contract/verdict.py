@@ -62,7 +62,7 @@ def judge(source: LauncherSource) -> Contract:
             raise SourceError(missing)
     except SourceError as error:
         return Contract("mismatch", str(error), source.release, None, {}, where)
-    except (IndexError, ValueError, KeyError, RecursionError) as error:
+    except (ArithmeticError, IndexError, ValueError, KeyError, RecursionError) as error:
         # The reader tripped over source that is no C++ that it knows.
         reason = f"the source cannot be read ({type(error).__name__}: {error})"
         return Contract("mismatch", reason, source.release, None, {}, where)
@@ -96,11 +96,8 @@ def _doubt(release: str, layout: Layout) -> str:
         return str(error)
     if not parsed.final:
         return f"{release} is not a final release"
-    if (
-        not parse_release(OLDEST_SEEN).numbers
-        <= parsed.numbers
-        <= parse_release(NEWEST_SEEN).numbers
-    ):
+    oldest, newest = (parse_release(seen).numbers for seen in (OLDEST_SEEN, NEWEST_SEEN))
+    if not oldest <= parsed.numbers <= newest:
         return f"{release} is outside {OLDEST_SEEN} to {NEWEST_SEEN}, the releases looked at"
     if layout not in expected:
         return f"{release} carves by layout {layout.name}, {expected[-1].name} was expected"

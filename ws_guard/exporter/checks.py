@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from ws_guard.board import OTHER_FORMAT
 from ws_guard.settings import Settings
-from ws_guard.units import ranges
+from ws_guard.units import count, ranges
 
 from .derive import Observed
 from .model import Check, Health, Numbers, OpCounts, State, Worker
@@ -67,16 +67,17 @@ def _passed_over(reasons: tuple[str, ...]) -> _Verdict:
     """Files that are no slots harm nobody; a slot of another format hides a worker from us."""
     others = sorted({reason for reason in reasons if reason.startswith(OTHER_FORMAT)})
     rest = sorted(set(reasons).difference(others))
-    told = f"{_files(len(reasons))} on the board passed over: {_short([*others, *rest])}"
+    files = _so_many(len(reasons), "file")
+    told = f"{files} on the board passed over: {_short([*others, *rest])}"
     if not others:
         return "ok", told
     return "warn", f"{told}; give exporter and workers the same ws-guard, and remove what is left"
 
 
 def _refusal(reasons: tuple[str, ...]) -> str:
-    count = "1 slot" if len(reasons) == 1 else f"{len(reasons):,} slots"
     distinct = sorted(set(reasons))
-    told = f"{count} cannot be read, of the workers nothing is known: {_short(distinct)}"
+    slots = _so_many(len(reasons), "slot")
+    told = f"{slots} cannot be read, of the workers nothing is known: {_short(distinct)}"
     if os.strerror(errno.EACCES) not in distinct:
         return told
     return f"{told}; run the exporter as their user, or share the board by WS_GUARD_BOARD_GROUP"
@@ -112,7 +113,7 @@ def _planned_fits(snapshot: Snapshot, settings: Settings) -> _Verdict:
         return "fail", _gather(complaints)
     silent = sum(not worker.plan_known for worker in workers)
     if silent or not workers:
-        return "unknown", f"no plan is known of {silent} workers"
+        return "unknown", f"no plan is known of {_so_many(silent, 'worker')}"
     if doubts := [(worker, doubt) for worker in workers for doubt in _doubts(worker)]:
         return "unknown", _gather(doubts)
     if not any(worker.workspaces for worker in workers):
@@ -140,18 +141,18 @@ def _too_tight(workspace: str, planned: Numbers, settings: Settings) -> str:
         return ""
     if margin is not None and margin < 0:
         why = (
-            f"a step of {_number(planned.batch)} rows needs {_number(planned.need_bytes)} bytes, "
-            f"the workspace has {_number(planned.workspace_bytes)}"
+            f"a step of {count(planned.batch)} rows needs {count(planned.need_bytes)} bytes, "
+            f"the workspace has {count(planned.workspace_bytes)}"
         )
     elif planned.margin_batch is not None and planned.margin_batch < 0:
         why = (
-            f"a step of {_number(planned.batch)} rows is more than the "
-            f"{_number(planned.overflow_threshold_batch)} that the launcher accepts"
+            f"a step of {count(planned.batch)} rows is more than the "
+            f"{count(planned.overflow_threshold_batch)} that the launcher accepts"
         )
     elif not planned.fits:
         why = f"the plan does not fit ({', '.join(planned.reasons)})"
     else:
-        why = f"the plan leaves {_number(margin)} bytes, WS_GUARD_MIN_MARGIN_BYTES asks {least:,}"
+        why = f"the plan leaves {count(margin)} bytes, WS_GUARD_MIN_MARGIN_BYTES asks {least:,}"
     return f"{workspace}: {why}; {what_to_set(planned)}"
 
 
@@ -186,7 +187,7 @@ def _no_overrun(snapshot: Snapshot, _: Settings) -> _Verdict:
     counted = _counted(everyone, lambda op: op.overruns, ("observed", "raised", "split"), "overrun")
     if counted:
         destroyed = [
-            (one.worker, f"{zone.workspace}: {_number(zone.destroyed_bytes)} bytes behind it lost")
+            (one.worker, f"{zone.workspace}: {count(zone.destroyed_bytes)} bytes behind it lost")
             for one in everyone
             for zone in one.worker.destroyed_zones
         ]
@@ -207,7 +208,7 @@ def _counted(
     noun: str,
 ) -> list[_Complaint]:
     return [
-        (one.worker, f"{op.op}: {noun} {action}, {_calls(counts(op)[action])}")
+        (one.worker, f"{op.op}: {noun} {action}, {_so_many(counts(op)[action], 'call')}")
         for one in everyone
         for op in one.worker.ops
         for action in actions
@@ -263,13 +264,5 @@ def _short(items: list[str], most: int = _SHOWN_LINES, comma: str = ";") -> str:
     return f"{comma} ".join(items[:most] + more)
 
 
-def _calls(number: int) -> str:
-    return "1 call" if number == 1 else f"{number:,} calls"
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count:,} files"
-
-
-def _number(value: int | None) -> str:
-    return "?" if value is None else f"{value:,}"
+def _so_many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -58,7 +58,7 @@ class Connection(H11Protocol):
     _begun = False
     _early = b""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Begin; with a certificate once hands are shaken, under the same deadline."""
         self._wire = transport
         self.lobby.enter(self)

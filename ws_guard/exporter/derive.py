@@ -70,12 +70,12 @@ class _OpTally:
     batch_sum: int = 0
 
     def add(self, row: Row) -> None:
-        batch, run = row.shape.batch, row.eager + row.replayed
+        batch, ran = row.shape.batch, row.eager + row.replayed
         for mode, count in enumerate((row.eager, row.captured, row.replayed, row.tuning)):
             self.calls[mode] += count
         # All batches of a folded row lie in one bucket: a power of four ends each of them.
-        self.batch_counts[bisect_left(BATCH_BUCKETS, batch)] += run
-        self.batch_sum += row.sum_eager + row.sum_replayed if row.folded else batch * run
+        self.batch_counts[bisect_left(BATCH_BUCKETS, batch)] += ran
+        self.batch_sum += row.sum_eager + row.sum_replayed if row.folded else batch * ran
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class _SiteTally:
     overrun_possible: bool = False
 
     def add(self, shape: Shape, sized: Sized) -> None:
-        self.overrun_possible |= sized.may_overrun
+        self.overrun_possible |= sized.overrun_possible
         if sized.need_bytes > self.worst_bytes:
             self.worst, self.worst_bytes = shape, sized.need_bytes
 
@@ -163,7 +163,7 @@ class Deriver:
         return named + sorted(met - set(named))
 
     def _workspace(self, name: str, site: _SiteTally | None) -> Workspace:
-        planned = (self._document.plans or {}).get(name)
+        planned = self._document.plan_of(name)
         peak = last = None
         if site is not None and site.worst is not None:
             peak = number_shape(site.worst, self._document)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ws_guard.board import MAX_WORKSPACES
+from ws_guard.board.format import MAX_OPS
 from ws_guard.sizing import LAYOUTS, SLABS, Layout
 
 from .model import DestroyedZone, Numbers, Suspect
@@ -30,7 +31,6 @@ CONTRACTS = ("verified", "unverified", "mismatch", "not_installed")
 #: The label of every workspace or op beyond those that have a name of their own.
 OTHER = "other"
 
-_MAX_OPS = 8
 _MAX_LINES = 16
 _LABEL_CHARS, _LINE_CHARS, _MOST_PATH_CHARS = 128, 400, 4096
 _INT64_MAX = (1 << 63) - 1
@@ -70,23 +70,27 @@ class Document(NamedTuple):
         """The name behind a shape's `workspace`."""
         return self.workspaces[index] if index < len(self.workspaces) else OTHER
 
+    def plan_of(self, workspace: str) -> Numbers | None:
+        """The plan of a workspace by its name; None where none is known."""
+        return self.plans.get(workspace) if self.plans else None
+
 
 def parse_document(told: Mapping[str, Any]) -> Document:
     """The document as far as it makes sense."""
     layout = told.get("layout")
     contract = _text(told.get("contract"))
-    info = told.get("info")
+    info = _dict(told.get("info"))
     workspaces = _names(told.get("workspaces"), MAX_WORKSPACES, "ws")
     return Document(
         engine=_text(told.get("engine")) or "0",
         rank=_text(told.get("rank")) or "0",
         expected_workers=_whole(told.get("expected_workers"), least=1, most=_MAX_WORKERS),
-        ops=_names(told.get("ops"), _MAX_OPS, "op"),
+        ops=_names(told.get("ops"), MAX_OPS, "op"),
         workspaces=workspaces,
         layout=LAYOUTS.get(layout) if isinstance(layout, str) else None,
         contract=contract if contract in CONTRACTS else "",
         contract_reason=_line(told.get("contract_reason")),
-        info={key: _text(info.get(key)) if isinstance(info, dict) else "" for key in INFO_KEYS},
+        info={key: _text(info.get(key)) for key in INFO_KEYS},
         plans=_plans(told.get("planned"), workspaces),
         problems=_lines(told.get("problems")),
         warnings=_lines(told.get("warnings")),
@@ -119,14 +123,12 @@ def _whole(value: object, *, least: int = 0, most: int = _INT64_MAX) -> int | No
 
 
 def _names(value: object, most: int, prefix: str) -> list[str]:
-    if not isinstance(value, list):
-        return []
-    return [_text(name) or f"{prefix}{index}" for index, name in enumerate(value[:most])]
+    names = _list(value)[:most]
+    return [_text(name) or f"{prefix}{index}" for index, name in enumerate(names)]
 
 
 def _lines(value: object) -> tuple[str, ...]:
-    lines = value[:_MAX_LINES] if isinstance(value, list) else []
-    return tuple(line for line in map(_line, lines) if line)
+    return tuple(line for line in map(_line, _list(value)[:_MAX_LINES]) if line)
 
 
 def _plans(value: object, workspaces: list[str]) -> dict[str, Numbers] | None:
@@ -154,10 +156,8 @@ def _worse(one: Numbers, other: Numbers) -> bool:
 
 def _site_numbers(site: Mapping[str, Any]) -> Numbers:
     """A site's plan as numbers."""
-    lse, fits = site.get("lse"), site.get("fits")
-    reasons = tuple(
-        text for reason in _list(site.get("reasons"))[:_MAX_LINES] if (text := _text(reason))
-    )
+    told = map(_text, _list(site.get("reasons"))[:_MAX_LINES])
+    unspecified = ("unspecified",) if site.get("fits") is False else ()
     return Numbers(
         need_bytes=_whole(site.get("need_bytes")),
         workspace_bytes=_whole(site.get("workspace_bytes"), least=1),
@@ -167,10 +167,10 @@ def _site_numbers(site: Mapping[str, Any]) -> Numbers:
         slabs=_slabs(site.get("slabs")),
         heads=_whole(site.get("kernel_heads")),
         q_len=_whole(site.get("max_q_len")),
-        lse=lse if isinstance(lse, bool) else None,
+        lse=_flag(site.get("lse")),
         recommended_workspace_bytes=_whole(site.get("recommended_workspace_bytes")),
         env=_env(site.get("env")),
-        reasons=reasons or (("unspecified",) if fits is False else ()),
+        reasons=tuple(filter(None, told)) or unspecified,
     ).with_margins()
 
 
@@ -185,14 +185,17 @@ def _zone(told: Mapping[str, Any]) -> DestroyedZone:
 
 
 def _suspect(told: Mapping[str, Any]) -> Suspect:
-    lse = told.get("lse")
     return Suspect(
         op=_text(told.get("op")) or OTHER,
         batch=_whole(told.get("batch")),
         heads=_whole(told.get("heads")),
         q_len=_whole(told.get("q_len")),
-        lse=lse if isinstance(lse, bool) else None,
+        lse=_flag(told.get("lse")),
     )
+
+
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _moment(value: object) -> float | None:
@@ -209,6 +212,10 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def _dict(value: object) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _pair(value: object) -> tuple[int, int] | None:
     match [_whole(item) for item in _list(value)]:
         case [int(low), int(high)]:
@@ -217,10 +224,10 @@ def _pair(value: object) -> tuple[int, int] | None:
 
 
 def _slabs(value: object) -> dict[str, int]:
-    told = value if isinstance(value, dict) else {}
+    told = _dict(value)
     return {slab: size for slab in SLABS if (size := _whole(told.get(slab))) is not None}
 
 
 def _env(value: object) -> dict[str, str]:
-    told = value if isinstance(value, dict) else {}
-    return {_text(name): _text(told[name]) for name in list(told)[:_MAX_LINES]}
+    told = list(_dict(value).items())[:_MAX_LINES]
+    return {_text(name): _text(setting) for name, setting in told}

@@ -143,7 +143,7 @@ def _key_of_call(one: Observed, call: LastCall) -> _Key | None:
         return None
     if not kind:
         sized = size_shape(call.shape, one.document)
-        kind = "overrun" if sized is not None and sized.may_overrun else "overflow"
+        kind = "overrun" if sized is not None and sized.overrun_possible else "overflow"
     return _Key(kind, one.document.op_name(call.shape.op), action)
 
 
@@ -175,7 +175,7 @@ def _call_event(one: Observed, key: _Key, call: LastCall) -> Event:
     shape = call.shape
     workspace = one.document.workspace_name(shape.workspace)
     numbers = number_shape(shape, one.document)
-    recommended, env = _what_to_set(numbers, (one.document.plans or {}).get(workspace))
+    recommended, env = _what_to_set(numbers, one.document.plan_of(workspace))
     return _head(key.kind, one, call.at_ns / 1e9) | {
         "op": key.op,
         "action": key.action,

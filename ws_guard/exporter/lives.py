@@ -11,7 +11,8 @@ from .derive import Observed
 #: How long the lasting series of a dead worker stay, in seconds.
 KEEP_DEAD_SECONDS = 900.0
 
-_Slot: TypeAlias = tuple[str, int]
+#: A slot by its name, and when its worker attached.
+_Life: TypeAlias = tuple[str, int]
 
 
 class Lives:
@@ -23,8 +24,8 @@ class Lives:
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
-        self._alive_at: dict[_Slot, float] = {}
-        self._dead_since: dict[_Slot, float] = {}
+        self._alive_at: dict[_Life, float] = {}
+        self._dead_since: dict[_Life, float] = {}
 
     def forgotten(
         self, slots: Iterable[Observed], changed: Mapping[str, float], now: float
@@ -33,25 +34,25 @@ class Lives:
         names = set()
         present = set()
         for one in slots:
-            slot = (one.slot, one.attached_ns)
-            present.add(slot)
+            life = (one.slot, one.attached_ns)
+            present.add(life)
             if one.worker.alive:
-                self._alive_at[slot] = now
-            elif slot not in self._dead_since:
+                self._alive_at[life] = now
+            elif life not in self._dead_since:
                 age = self._wall() - max(_last_sign(one), changed.get(one.slot, 0.0))
-                since = max(self._alive_at.get(slot, now - age), now - age)
-                self._dead_since[slot] = min(now, since)
-            if not one.worker.alive and now - self._dead_since[slot] > KEEP_DEAD_SECONDS:
+                since = max(self._alive_at.get(life, now - age), now - age)
+                self._dead_since[life] = min(now, since)
+            if not one.worker.alive and now - self._dead_since[life] > KEEP_DEAD_SECONDS:
                 names.add(one.slot)
         self._prune(present, now)
         return frozenset(names)
 
-    def _prune(self, present: set[_Slot], now: float) -> None:
+    def _prune(self, present: set[_Life], now: float) -> None:
         """Let go of slots that left so long ago that their own signs of life say as much."""
         for moments in (self._alive_at, self._dead_since):
-            for slot in [slot for slot in moments if slot not in present]:
-                if now - moments[slot] > KEEP_DEAD_SECONDS:
-                    del moments[slot]
+            for life in [life for life in moments if life not in present]:
+                if now - moments[life] > KEEP_DEAD_SECONDS:
+                    del moments[life]
 
 
 def _last_sign(one: Observed) -> float:

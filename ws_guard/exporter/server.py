@@ -1,4 +1,4 @@
-"""The exporter as a server: bound sockets, a clean end, and one clear line for what goes wrong."""
+"""The exporter as a server: from its settings to a clean end, one line for what is in the way."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import uvicorn
 
 from ws_guard.board import BoardError, open_board
-from ws_guard.settings import SettingError, Settings, parse_listen
+from ws_guard.settings import SettingError, Settings
 
 from .app import create_app
 from .auth import users_of
 from .connection import connection_class, raise_file_limit
+from .listening import BACKLOG, listen
 from .refresh import Refresher
 from .renewal import Renewal, RenewalThread
 from .tls import Certificate
 from .users import Users
 
 _DRAIN_SECONDS = 3
-_MORE_ATTEMPTS = 7
-_BACKLOG = 512
 #: A read of a large board makes a thousand system calls, and behind each the reading thread and the
 #: serving one may wait so long for each other; Python's own 5 ms would add up to seconds.
 _SWITCH_SECONDS = 0.0001
@@ -38,10 +37,6 @@ _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what to call 
 
 class ServeError(SettingError):
     """The exporter cannot serve as asked; the text is one line that says what to set."""
-
-
-class ListenError(ServeError):
-    """The address cannot be listened on."""
 
 
 class _Server(uvicorn.Server):
@@ -130,7 +125,7 @@ class Exporter:
 
 
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; 0 then. `ServeError` before it begins.
+    """Serve until SIGTERM or SIGINT; 0 then. `ServeError` or `ListenError` before it begins.
 
     The process is the exporter's own: how many files it opens and how its threads take turns is
     changed for all of it.
@@ -154,55 +149,6 @@ def _tell_of_board(settings: Settings) -> None:
             )
     except BoardError as error:
         print(f"ws-guard: {error}", file=sys.stderr)
-
-
-def listen(address: str) -> list[socket.socket]:
-    """Listening sockets for `host:port`: two, one for each family, for `*`."""
-    hosts, port = parse_listen(address)
-    # A port that the system chose for one family may be in use in the other.
-    for _ in range(_MORE_ATTEMPTS if port == 0 else 0):
-        with suppress(OSError, UnicodeError):
-            return _listen_on(hosts, port)
-    try:
-        return _listen_on(hosts, port)
-    except (OSError, UnicodeError) as error:
-        # A label of a host name that is empty or too long is no OSError.
-        reason = error.strerror or str(error) if isinstance(error, OSError) else "no host name"
-        raise ListenError(
-            f"cannot listen on {address}: {reason}; set WS_GUARD_LISTEN, or --listen, to a free "
-            "host:port"
-        ) from None
-
-
-def _listen_on(hosts: list[str], port: int) -> list[socket.socket]:
-    if len(hosts) > 1 and not socket.has_dualstack_ipv6():
-        hosts = hosts[:1]
-    with ExitStack() as undo:
-        taken: list[socket.socket] = []
-        for host in hosts:
-            bound = _bind(host, taken[0].getsockname()[1] if taken else port)
-            undo.callback(bound.close)
-            taken.append(bound)
-        undo.pop_all()
-    return taken
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, where = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            # The v4 half of `*` has a socket of its own.
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        bound.bind(where)
-        bound.listen(_BACKLOG)
-    except OSError:
-        bound.close()
-        raise
-    return bound
 
 
 def _config(
@@ -230,7 +176,7 @@ def _config(
         # By the doorman: uvicorn would wake every second to know the date.
         date_header=False,
         proxy_headers=False,
-        backlog=_BACKLOG,
+        backlog=BACKLOG,
         h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_DRAIN_SECONDS,

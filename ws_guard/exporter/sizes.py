@@ -35,7 +35,7 @@ class Sized(NamedTuple):
     """What is asked of every shape on a board: its need, and whether it may overrun."""
 
     need_bytes: int
-    may_overrun: bool
+    overrun_possible: bool
 
 
 def size_shape(shape: Shape, document: Document) -> Sized | None:

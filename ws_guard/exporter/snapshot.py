@@ -9,7 +9,7 @@ import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 from ws_guard.board import Board, SlotError, SlotReader, list_slots
 from ws_guard.board.liveness import pid_namespace
@@ -18,8 +18,6 @@ from ws_guard.board.pulse import Pulse
 from .derive import Deriver, Observed
 from .lives import Lives
 from .roster import Roster, call_roster
-
-_Bad: TypeAlias = tuple[str, int, str]
 
 _NOBODY = Roster((), (), 0)
 
@@ -46,16 +44,24 @@ class Snapshot:
     read_seconds: float = 0.0
 
 
+class _BadFile(NamedTuple):
+    """A file that is passed over, and why."""
+
+    name: str
+    inode: int
+    reason: str
+
+
 class _Found(NamedTuple):
     """What lies on a board: slots, files passed over, reasons of refusals, and file times."""
 
     slots: list[Observed]
-    bad: list[_Bad]
+    bad: list[_BadFile]
     refused: list[str]
     changed: dict[str, float]
 
 
-class _Slot:
+class _FollowedSlot:
     """One slot as it is followed: its reader, and what the last read gave."""
 
     __slots__ = ("_alive", "_deriver", "_pulse", "_reader", "_settled", "inode", "observed")
@@ -100,17 +106,12 @@ class BoardWatch:
         self._board = board
         self._clock = clock
         self._lives = Lives(wall)
-        self._slots: dict[str, _Slot] = {}
+        self._slots: dict[str, _FollowedSlot] = {}
         self._directory: tuple[int, ...] = ()
         self._namespace = pid_namespace()
-        self._reported: set[tuple[str, int, str]] = set()
+        self._reported: set[_BadFile] = set()
         self._read_errors = 0
         self._last = Snapshot()
-
-    @property
-    def path(self) -> str:
-        """The directory that is watched."""
-        return self._board.path
 
     def read(self) -> Snapshot:
         """The board now; after a failure the last good read with its `fault`."""
@@ -130,7 +131,7 @@ class BoardWatch:
 
     def _read(self, now: float) -> Snapshot:
         self._board.check()
-        directory = os.open(self._board.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = self._board.open()
         try:
             same = self._is_same(directory)
             names, foreign = list_slots(directory)
@@ -145,7 +146,7 @@ class BoardWatch:
             slots=tuple(found.slots),
             roster=self._call_roster(found.slots),
             forgotten=self._lives.forgotten(found.slots, found.changed, now),
-            unreadable=tuple(reason for _, _, reason in found.bad),
+            unreadable=tuple(file.reason for file in found.bad),
             refused=tuple(found.refused),
         )
 
@@ -168,7 +169,8 @@ class BoardWatch:
     ) -> _Found:
         found = _Found([], [], [], {})
         for name in foreign:
-            found.bad.append((name, _inode(_look(directory, name)), "it is no slot by its name"))
+            inode = _inode(_look(directory, name))
+            found.bad.append(_BadFile(name, inode, "it is no slot by its name"))
         known, self._slots = self._slots, {}
         for name in names:
             slot = known.get(name)
@@ -186,20 +188,20 @@ class BoardWatch:
         return self._directory == last
 
     def _read_slot(
-        self, name: str, directory: int, slot: _Slot | None, found: _Found
-    ) -> _Slot | None:
+        self, name: str, directory: int, slot: _FollowedSlot | None, found: _Found
+    ) -> _FollowedSlot | None:
         """Read a slot; None where its worker has left. `found` has what else is in the way."""
         file = _look(directory, name)
         # A file put in the place of another is another slot, whatever its name.
         if slot is None or slot.inode != _inode(file):
-            slot = _Slot(name, _inode(file))
+            slot = _FollowedSlot(name, _inode(file))
         try:
             slot.read(self._board, directory, self._namespace)
             found.changed[name] = file.st_mtime if file else 0.0
         except FileNotFoundError:
             return None  # between listing and opening
         except (SlotError, OSError) as error:
-            found.bad.append((name, slot.inode, self._reason(error)))
+            found.bad.append(_BadFile(name, slot.inode, self._reason(error)))
             if self._is_refused(error, file):
                 found.refused.append(self._reason(error))
         return slot
@@ -219,7 +221,7 @@ class BoardWatch:
             return True
         return stat.S_ISREG(file.st_mode) and self._board.trusts(file.st_uid)
 
-    def _count(self, bad: list[_Bad]) -> None:
+    def _count(self, bad: list[_BadFile]) -> None:
         """A bad file counts once for each reason, however often it is met."""
         self._read_errors += len(set(bad) - self._reported)
         self._reported = set(bad)

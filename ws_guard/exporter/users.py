@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import re
@@ -108,4 +107,4 @@ class Passwords:
         return self._mac(b"".join(len(part).to_bytes(8, "big") + part for part in told))
 
     def _mac(self, message: bytes) -> bytes:
-        return hmac.digest(self._key, message, hashlib.sha256().name)
+        return hmac.digest(self._key, message, "sha256")

@@ -87,7 +87,7 @@ def _unpinned(torch: ModuleType) -> ModuleType:
     A stand-in there rather than a change of torch itself, which belongs to the whole process.
     """
 
-    def empty(*sizes: Any, pin_memory: bool = False, **options: Any) -> Any:  # noqa: ANN401, ARG001
+    def empty(*sizes: Any, pin_memory: bool = False, **options: Any) -> Any:  # noqa: ANN401, ARG001 - as torch's
         return torch.empty(*sizes, **options)
 
     stand_in = ModuleType("torch")

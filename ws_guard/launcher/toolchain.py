@@ -67,11 +67,10 @@ def _cuda_homes() -> list[Path]:
 
 
 def _nvcc() -> str | None:
-    for home in _cuda_homes()[:-1]:
-        if (home / "bin" / "nvcc").is_file():
-            return str(home / "bin" / "nvcc")
-    usual = Path("/usr/local/cuda/bin/nvcc")
-    return shutil.which("nvcc") or (str(usual) if usual.is_file() else None)
+    """That of a home that was named, else on the path, else of the usual home."""
+    *named, usual = (home / "bin" / "nvcc" for home in _cuda_homes())
+    found = next((str(path) for path in named if path.is_file()), None) or shutil.which("nvcc")
+    return found or (str(usual) if usual.is_file() else None)
 
 
 def _cuda_headers() -> Path | None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .errors import InputError, whole
+from .errors import INT32_MAX, InputError, whole
 from .layouts import ENTRY_OF_OP, Entry
 
-_INT32_MAX = (1 << 31) - 1
 #: No GPU of the Blackwell family comes near it; a bigger number is a typing error.
 MAX_SM_COUNT = 1024
 
@@ -49,16 +48,16 @@ class Call(NamedTuple):
         known = tuple(ENTRY_OF_OP.values())
         if self.entry not in known:
             raise InputError(f"entry must be one of {', '.join(known)}, got {self.entry!r}")
-        whole("num_qo_heads", self.heads, least=1, most=_INT32_MAX)
-        whole("batch_size", self.batch, least=1, most=_INT32_MAX)
-        whole("max_q_len", self.q_len, least=1, most=_INT32_MAX)
+        whole("num_qo_heads", self.heads, least=1, most=INT32_MAX)
+        whole("batch_size", self.batch, least=1, most=INT32_MAX)
+        whole("max_q_len", self.q_len, least=1, most=INT32_MAX)
         whole("sm_count", self.sm_count, least=1, most=MAX_SM_COUNT)
         if self.sum_q is not None:
-            whole("sum_q", self.sum_q, least=0, most=_INT32_MAX)
+            whole("sum_q", self.sum_q, least=0, most=INT32_MAX)
         if self.kv_heads is not None:
             whole("num_kv_heads", self.kv_heads, least=1, most=self.heads)
         if self.max_kv_len is not None:
-            whole("max_kv_len", self.max_kv_len, least=0, most=_INT32_MAX)
+            whole("max_kv_len", self.max_kv_len, least=0, most=INT32_MAX)
         if self.counter_buffer_bytes is not None:
             whole("counter_buffer_bytes", self.counter_buffer_bytes, least=0)
         if 8 * self.heads * self.batch * (self.q_len + 255) >= 1 << 63:

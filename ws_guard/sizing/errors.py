@@ -1,7 +1,9 @@
-"""The one error that sizing raises."""
+"""The one error that sizing raises, and the check of whole numbers that raises it."""
 
 from __future__ import annotations
 
+#: The launcher counts in 32 bits.
+INT32_MAX = (1 << 31) - 1
 _INT64_MAX = (1 << 63) - 1
 
 

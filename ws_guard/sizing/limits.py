@@ -6,10 +6,11 @@ from bisect import bisect_left
 
 from .call import Call
 from .carving import carve, need
+from .errors import INT32_MAX
 from .layouts import Layout
 from .scratch import scratch
 
-_MAX_BATCH = (1 << 31) - 1
+_MAX_BATCH = INT32_MAX
 
 
 def overflow_threshold_batch(

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from .call import MAX_SM_COUNT, Call, HeadDims
 from .carving import need
-from .errors import InputError, whole
+from .errors import INT32_MAX, InputError, whole
 from .layouts import DEFAULT_WORKSPACE_BYTES, GRID_LIMIT_BATCH, Layout, Slab
 from .limits import overflow_threshold_batch, overrun_batches, worst_need_bytes
+from .slabs import ceil_div
 
-_INT32_MAX = (1 << 31) - 1
 _MAX_PARALLEL = 1 << 20
 
 
@@ -36,7 +36,7 @@ class Deployment(NamedTuple):
     @property
     def kernel_heads(self) -> int:
         """Heads that the kernel sees: under DCP each rank gathers its group's queries."""
-        return -(-self.heads // self.tp) * self.dcp
+        return ceil_div(self.heads, self.tp) * self.dcp
 
     @property
     def planned_batch(self) -> int:
@@ -65,7 +65,7 @@ class Deployment(NamedTuple):
 
     def checked(self) -> Deployment:
         """The deployment itself, or an `InputError` that names what none can have."""
-        whole("heads", self.heads, least=1, most=_INT32_MAX)
+        whole("heads", self.heads, least=1, most=INT32_MAX)
         for name in ("tp", "dcp", "pcp", "dp"):
             whole(name, getattr(self, name), least=1, most=_MAX_PARALLEL)
         if (self.tp * self.pcp) % self.dcp:
@@ -78,8 +78,8 @@ class Deployment(NamedTuple):
             )
         for name in ("max_num_batched_tokens", "max_num_seqs"):
             if getattr(self, name) is not None:
-                whole(name, getattr(self, name), least=1, most=_INT32_MAX)
-        whole("max_q_len", self.max_q_len, least=1, most=_INT32_MAX)
+                whole(name, getattr(self, name), least=1, most=INT32_MAX)
+        whole("max_q_len", self.max_q_len, least=1, most=INT32_MAX)
         whole("workspace_bytes", self.workspace_bytes, least=1)
         whole("sm_count", self.sm_count, least=1, most=MAX_SM_COUNT)
         return self

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from .call import Call, HeadDims
 from .layouts import XQA_OPS, Layout
-from .slabs import Scratch, carves_scratch
+from .slabs import Scratch, carves_scratch, ceil_div
 from .xqa import may_use_xqa_scratch, xqa_scratch
 
 # The widest tile of any generation kernel: 128 query rows, at most 256 value elements per CTA.
@@ -81,9 +81,9 @@ def _sparse_mla_step_q(call: Call, dims: HeadDims) -> int:
     if call.heads > 32:
         return _MLA_STEP_Q
     half = call.heads // 2
-    few_ctas = call.batch * -(-dims.top_k // 128) <= call.sm_count // 8
+    few_ctas = call.batch * ceil_div(dims.top_k, 128) <= call.sm_count // 8
     return half if half >= 8 and few_ctas else call.heads
 
 
 def _kv_split(call: Call, dims: HeadDims, kv_step: int, ctas: int) -> int:
-    return min(-(-dims.top_k // (2 * kv_step)), max(1, call.sm_count // ctas))
+    return min(ceil_div(dims.top_k, 2 * kv_step), max(1, call.sm_count // ctas))

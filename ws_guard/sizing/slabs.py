@@ -18,9 +18,14 @@ class Scratch(NamedTuple):
     exact: bool
 
 
+def ceil_div(value: int, divisor: int) -> int:
+    """`value / divisor`, rounded up."""
+    return -(-value // divisor)
+
+
 def round_up(value: int, multiple: int) -> int:
     """The smallest multiple of `multiple` that is not below `value`."""
-    return -(-value // multiple) * multiple
+    return ceil_div(value, multiple) * multiple
 
 
 def slab_bytes(rule: SizeRule, call: Call, layout: Layout) -> int:
@@ -39,11 +44,6 @@ def slab_bytes(rule: SizeRule, call: Call, layout: Layout) -> int:
 def external_counter_bytes(call: Call) -> int:
     """Bytes that the external counter must have (`getMultiCtasKvCounterBytes`, 0.6.15 on)."""
     return _SIZEOF_INT32 * round_up(max(call.batch * call.heads, call.sm_count), 8)
-
-
-def ceil_div(value: int, divisor: int) -> int:
-    """`value / divisor`, rounded up."""
-    return -(-value // divisor)
 
 
 def carved_slabs(call: Call, layout: Layout) -> dict[Slab, int]:
