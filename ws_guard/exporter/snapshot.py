@@ -168,7 +168,7 @@ class BoardWatch:
     ) -> _Found:
         found = _Found([], [], [], {})
         for name in foreign:
-            found.bad.append((name, _inode(_look(directory, name)), "it is no slot by its name"))
+            found.bad.append((name, _inode(_look(directory, name)), "no slot by its name"))
         known, self._slots = self._slots, {}
         for name in names:
             slot = known.get(name)
