@@ -245,6 +245,9 @@ VLLM = Engine(
     sites=SITES,
     env_note=f"{ENV} is read at up to five places (sparse MLA, ragged and FlashInfer MLA prefill, "
     "dense attention twice): raising it costs every live one of them",
+    # By the sources of 0.11.0 and 0.11.1, whose default is that of today.
+    env_since="0.11.1",
+    constant=f"FLASHINFER_WORKSPACE_BUFFER_SIZE in {_DENSE}",
     tokens_flag="--max-num-batched-tokens",
     seqs_flag="--max-num-seqs",
     assumed_kind="sparse_mla",

@@ -23,6 +23,7 @@ from ws_guard.sizing.slabs import round_up
 
 from .evidence import Evidence
 from .finding import Confidence, Solution
+from .lacking import lacking
 from .plan_formulas import FORMULAS, PREFILL, SHARED_ROWS_SINCE, formulas_of
 from .plan_rows import (
     COMMON_DIMS,
@@ -230,7 +231,8 @@ def _notes(
         if not known
     ]
     if missing:
-        yield f"not in the log: {', '.join(missing)}: the largest need of those possible is told"
+        yield "the largest need of those possible is told"
+    yield from lacking(missing)
     yield from _deterministic(fault, kept, evidence)
 
 

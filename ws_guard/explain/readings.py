@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ws_guard.engines.releases import ENGINES, numbers, sites_of
+from ws_guard.engines.releases import ENGINES, is_before, numbers, sites_of
 from ws_guard.engines.sites import Engine, EngineRelease, Site
 from ws_guard.sizing import (
     ENTRIES,
@@ -147,10 +147,7 @@ def engine_readings(
 
 def precedes_table(engine: Engine, evidence: Evidence) -> bool:
     """Whether the log is of a release before those of the engine's table."""
-    try:
-        return numbers(evidence.engine_version or "") < numbers(engine.releases[0].version)
-    except InputError:
-        return False
+    return is_before(evidence.engine_version, engine.releases[0].version)
 
 
 def _of_release(

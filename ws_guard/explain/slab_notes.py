@@ -6,6 +6,7 @@ from ws_guard.sizing import Layout
 from ws_guard.sizing.layouts import MIB
 
 from .evidence import Evidence
+from .lacking import lacking
 from .readings import Reading
 from .wordings import Fault
 
@@ -37,6 +38,11 @@ def reading_notes(fault: Fault, kept: list[Reading], evidence: Evidence, exact: 
                 f"the workspace had {size:,} B ({size / MIB:.2f} MiB) by {', '.join(names)}"
                 for size, names in by_size.items()
             ]
+    if evidence.scheduled and not evidence.heads:
+        steps = " or ".join(f"{tokens:,}" for tokens in evidence.scheduled)
+        notes.append(
+            f"the step that failed had {steps} tokens by the scheduler's output in the log"
+        )
     if exact:
         return notes
     if evidence.doubts:
@@ -53,6 +59,4 @@ def reading_notes(fault: Fault, kept: list[Reading], evidence: Evidence, exact: 
     ]
     if len({each.layout.name for each in kept}) > 1:
         missing.append("FlashInfer's version or the line of allocator.h")
-    if missing:
-        notes.append(f"not in the log: {', '.join(missing)}")
-    return notes
+    return [*notes, *lacking(missing)]

@@ -20,8 +20,8 @@ from ws_guard.sizing.slabs import slab_bytes
 
 from .evidence import Evidence
 from .finding import Confidence, Solution
-from .limits import kernel_heads, planned_rows, within
-from .plausibility import Candidate, by_plausibility
+from .limits import is_of_step, planned_rows, possible_heads, within
+from .plausibility import Candidate, by_plausibility, credible
 from .readings import Reading, engine_readings, generic_readings, known_layouts
 from .shapes import MOST_BATCH, Shape, each_once, shapes_of
 from .slab_notes import SET_ASIDE, reading_notes, unsolved
@@ -34,14 +34,21 @@ _MOST_THRESHOLDS = 64
 
 
 class Solved(NamedTuple):
-    """What a slab's size and the rest leave. `readings`: the most plausible one first."""
+    """What a slab's size and the rest leave. `readings`: the most plausible one first.
+
+    `planned` has, by heads that may well be, bytes of the slab in the worst step that the flags
+    allow, and `lowest_thresholds` rows that fit the first reading's workspace. `bounded`: no step
+    asks for more than `planned`.
+    """
 
     layouts: tuple[str, ...]
     workspaces: tuple[int, ...]
     solutions: tuple[Solution, ...]
     threshold: int | None
     need_bytes: int | None
-    planned_bytes: int
+    planned: dict[int, int]
+    lowest_thresholds: dict[int, int]
+    bounded: bool
     confidence: Confidence
     readings: tuple[Reading, ...]
     notes: tuple[str, ...]
@@ -62,7 +69,7 @@ def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
         notes += [SET_ASIDE] if candidates else []
     if not candidates:
         notes.append(unsolved(fault, layouts))
-        return Solved((), (), (), None, None, fault.size or 0, "unsolved", (), tuple(notes))
+        return _without_call(notes)
     kept = list({each.reading.key: each.reading for each in candidates}.values())
     shapes = each_once(each.shape for each in candidates)
     workspaces = _workspaces(fault, kept, evidence)
@@ -73,13 +80,16 @@ def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
     notes += reading_notes(fault, kept, evidence, exact)
     if len(shapes) > _MOST_SOLUTIONS:
         notes.append(f"{len(shapes):,} calls ask for these bytes: the likeliest are listed")
+    likely = credible(candidates, evidence)
     return Solved(
         layouts=tuple(dict.fromkeys(each.layout.name for each in kept)),
         workspaces=workspaces,
         solutions=tuple(map(_solution, shapes[:_MOST_SOLUTIONS])),
         threshold=_threshold(fault, candidates, limits),
         need_bytes=max(each.carved for each in kept) + (fault.size or 0),
-        planned_bytes=_planned_bytes(fault, candidates, limits),
+        planned=_planned(fault, likely, limits),
+        lowest_thresholds=_lowest_thresholds(fault, likely, limits),
+        bounded=all(_worst_call(each, limits) for each in likely),
         confidence="exact" if exact else "consistent",
         readings=tuple(kept),
         notes=tuple(notes),
@@ -96,14 +106,21 @@ def _counter(fault: Fault, layouts: tuple[Layout, ...], notes: list[str]) -> Sol
     with_counter = tuple(each.name for each in layouts if each.counter_bytes == fault.size)
     if not with_counter:
         text = f"no layout carves a counter of {fault.size:,} bytes"
-        return Solved((), (), (), None, None, fault.size or 0, "unsolved", (), (*notes, text))
+        return _without_call([*notes, text])
     notes.append(
         "the counter slab is 8192 * 256 * 4 bytes whatever the call: the workspace is smaller than "
         "that, or what was handed over is not the workspace"
     )
     # It is carved first: what is available is the workspace.
     sizes = () if fault.available is None else (fault.available,)
-    return Solved(with_counter, sizes, (), None, fault.size, 0, "consistent", (), tuple(notes))
+    told = _without_call(notes)
+    return told._replace(
+        layouts=with_counter, workspaces=sizes, need_bytes=fault.size, confidence="consistent"
+    )
+
+
+def _without_call(notes: list[str]) -> Solved:
+    return Solved((), (), (), None, None, {}, {}, False, "unsolved", (), tuple(notes))
 
 
 def _readings(fault: Fault, layouts: tuple[Layout, ...], evidence: Evidence) -> list[Reading]:
@@ -124,7 +141,7 @@ def _shapes(fault: Fault, reading: Reading, evidence: Evidence) -> Iterator[Shap
     """Every call within the limits that asks for exactly the size."""
     if fault.size is None:
         return
-    for shape in shapes_of(fault.size, reading, kernel_heads(reading, evidence)):
+    for shape in shapes_of(fault.size, reading, possible_heads(reading, evidence)):
         if kept := within(shape, reading, evidence):
             yield kept
 
@@ -141,6 +158,10 @@ def _ranked(fault: Fault, readings: list[Reading], evidence: Evidence) -> list[C
         for reading in readings
         for shape in _shapes(fault, reading, evidence)
     ]
+    if evidence.scheduled:
+        found = [
+            each for each in found if is_of_step(each.shape, each.reading, evidence.scheduled)
+        ] or found
     return by_plausibility(found, fault, evidence)
 
 
@@ -183,19 +204,39 @@ def _threshold(fault: Fault, candidates: list[Candidate], evidence: Evidence) ->
     return found.pop()
 
 
-def _planned_bytes(fault: Fault, candidates: list[Candidate], evidence: Evidence) -> int:
-    """The slab of the worst step that the flags allow, where heads and rows are known."""
-    size = fault.size or 0
-    heads = {each.shape.heads for each in candidates}
-    if len(heads) > 1 and not evidence.doubts:
-        return size
-    # Of a log that tells several values, the worst that they lead to.
-    return max(size, *(_worst_bytes(each, evidence) for each in candidates[:_MOST_THRESHOLDS]))
+def _lowest_thresholds(
+    fault: Fault, candidates: list[Candidate], evidence: Evidence
+) -> dict[int, int]:
+    """By heads, rows of which no call of the likeliest reading is refused, if its size is fixed."""
+    first = candidates[0].reading
+    if first.site is None or first.site.size != "fixed":
+        return {}
+    lowest: dict[int, int] = {}
+    for each in candidates:
+        found = _threshold(fault, [each], evidence) if each.reading.key == first.key else None
+        if found is not None:
+            heads = each.shape.heads
+            lowest[heads] = min(found, lowest.get(heads, found))
+    return lowest
 
 
-def _worst_bytes(candidate: Candidate, evidence: Evidence) -> int:
-    rows = planned_rows(candidate.reading, evidence)
-    if rows is None or not 0 < rows <= MOST_BATCH or candidate.reading.rule != "padded_stats":
-        return 0
-    worst = _call(candidate, max(rows, candidate.shape.batch))
-    return slab_bytes("padded_stats", worst, candidate.reading.layout)
+def _planned(fault: Fault, candidates: list[Candidate], evidence: Evidence) -> dict[int, int]:
+    """By heads, the slab of the worst step that the flags allow; at least that of the call."""
+    worst: dict[int, int] = {}
+    for each in candidates:
+        call, heads = _worst_call(each, evidence), each.shape.heads
+        size = slab_bytes("padded_stats", call, each.reading.layout) if call else 0
+        worst[heads] = max(size, worst.get(heads, fault.size or 0))
+    return worst
+
+
+def _worst_call(candidate: Candidate, evidence: Evidence) -> Call | None:
+    """The largest call of the worst step that the flags allow; None where they do not tell."""
+    reading, shape = candidate
+    rows = planned_rows(reading, evidence)
+    if rows is None or not 0 < rows <= MOST_BATCH or reading.rule != "padded_stats":
+        return None
+    if reading.site is None or reading.site.batch == "tokens":
+        # Each row is rounded up: rows of one token are the largest slab of so many tokens.
+        return _call(candidate, max(rows, shape.batch))._replace(q_len=1)
+    return _call(candidate, max(rows, shape.batch))

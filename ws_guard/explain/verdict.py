@@ -91,20 +91,13 @@ def _slab(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
     found = _told(blank, solved)._replace(layouts=solved.layouts)
     if solved.need_bytes is None:
         return found
-    advice = advise_slab(
-        solved.need_bytes, solved.planned_bytes, solved.readings, solved.threshold, evidence
-    )
+    advice = advise_slab(solved, solved.need_bytes, evidence)
     found = _advised(found, advice)
     by_plan = advice.workspace_bytes == evidence.recommended_bytes
-    if not by_plan and _is_this_call_alone(solved, fault, evidence):
+    by_size = bool(advice.env) or not advice.typed
+    if by_size and not by_plan and not solved.bounded:
         return found._replace(notes=(*found.notes, THIS_CALL_ALONE))
     return found
-
-
-def _is_this_call_alone(solved: slabs.Solved, fault: Fault, evidence: Evidence) -> bool:
-    """Whether nothing is known of the steps that the launch allows beyond the one that failed."""
-    limit_known = solved.confidence == "exact" and evidence.tokens is not None
-    return solved.planned_bytes <= (fault.size or 0) and not limit_known
 
 
 def _told(blank: Finding, solved: slabs.Solved | plans.Solved) -> Finding:
