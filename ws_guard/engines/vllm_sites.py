@@ -18,15 +18,6 @@ _SPARSE = f"{_BACKENDS}/mla/flashinfer_mla_sparse.py"
 _DENSE = f"{_BACKENDS}/flashinfer.py"
 _MLA = f"{_BACKENDS}/mla/flashinfer_mla.py"
 
-#: Where the variable is read: raising it costs each of these that is live.
-ENV_READERS: tuple[tuple[str, str], ...] = (
-    ("sparse MLA", _SPARSE),
-    ("ragged MLA prefill", f"{_BACKENDS}/mla/prefill/trtllm_ragged.py"),
-    ("FlashInfer MLA prefill", f"{_BACKENDS}/mla/prefill/flashinfer.py"),
-    ("dense attention", _DENSE),
-    ("dense FA2 wrappers", _DENSE),
-)
-
 # FlashInfer as each release pins it. On 160 GB and more the API server's default went from 8,192
 # tokens (0.26.0) to 16,384 (0.33.0).
 RELEASES: tuple[EngineRelease, ...] = (

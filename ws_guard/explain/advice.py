@@ -80,11 +80,8 @@ def _by_heads(told: dict[int, int], words: str = "{:,} bytes") -> list[str]:
         f"{words.format(told[heads])} for {heads}"
         for heads in [each for each in told if each != max(told)][:_MOST_HEADS_TOLD]
     )
-    most = max(told)
-    return [
-        "how many heads the kernel saw is not certain: what to set holds for up to "
-        f"{most}; enough would be {others}"
-    ]
+    sure = f"how many heads the kernel saw is not certain: what to set holds for up to {max(told)}"
+    return [f"{sure}; enough would be {others}"]
 
 
 def _of_either_engine(

@@ -6,31 +6,25 @@ a guard, layout A's `8 * heads * sum_q`, the counter the same whatever the call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ws_guard.sizing import (
-    NATIVE_SLABS,
-    Call,
-    Layout,
-    overflow_threshold_batch,
-)
+from ws_guard.sizing import NATIVE_SLABS, Layout
 from ws_guard.sizing.layouts import ALIGNMENT
-from ws_guard.sizing.slabs import slab_bytes
 
 from .evidence import Evidence
 from .finding import Confidence, Solution
-from .limits import is_of_step, planned_rows, possible_heads, within
+from .limits import is_of_step, possible_heads, within
 from .plausibility import Candidate, by_plausibility, credible
 from .readings import Reading, engine_readings, generic_readings, known_layouts
-from .shapes import MOST_BATCH, Shape, each_once, shapes_of
+from .shapes import Shape, each_once, shapes_of
 from .slab_notes import SET_ASIDE, reading_notes, unsolved
+from .steps import lowest_thresholds, planned_slabs, threshold_of, worst_call
 from .wordings import Fault
 
 SLABS = frozenset(NATIVE_SLABS.values())
 
 _MOST_SOLUTIONS = 20_000
-_MOST_THRESHOLDS = 64
 
 
 class Solved(NamedTuple):
@@ -59,41 +53,41 @@ def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
     layouts, told, notes = known_layouts(fault, evidence)
     if fault.slab == NATIVE_SLABS["counter"]:
         return _counter(fault, layouts, notes)
-    readings = _readings(fault, layouts, evidence)
-    candidates = _ranked(fault, readings, evidence)
-    limits = evidence
+    candidates, limits = _ranked(fault, layouts, evidence), evidence
     if not candidates and evidence.layout is None:
         # Flags of another process, or words that were no flags: not all of it can be true.
         limits = evidence.unlimited()
-        candidates = _ranked(fault, _readings(fault, layouts, limits), limits)
+        candidates = _ranked(fault, layouts, limits)
         notes += [SET_ASIDE] if candidates else []
     if not candidates:
-        notes.append(unsolved(fault, layouts))
-        return _without_call(notes)
-    kept = list({each.reading.key: each.reading for each in candidates}.values())
+        return _without_call([*notes, unsolved(fault, layouts)])
+    readings = tuple({each.reading.key: each.reading for each in candidates}.values())
     shapes = each_once(each.shape for each in candidates)
-    workspaces = _workspaces(fault, kept, evidence)
-    one_shape = len(shapes) == 1 and shapes[0].low == shapes[0].high
-    one_layout = len({each.layout.name for each in kept}) == 1
-    certain = not evidence.doubts and SET_ASIDE not in notes and _could_refuse(fault)
-    exact = told and one_layout and one_shape and len(workspaces) == 1 and certain
-    notes += reading_notes(fault, kept, evidence, exact)
+    workspaces = _workspaces(fault, readings, evidence)
+    certain = told and limits is evidence and not evidence.doubts and _could_refuse(fault)
+    exact = certain and len(workspaces) == 1 and _is_one_call(readings, shapes)
+    notes += reading_notes(fault, readings, evidence, exact)
     if len(shapes) > _MOST_SOLUTIONS:
         notes.append(f"{len(shapes):,} calls ask for these bytes: the likeliest are listed")
     likely = credible(candidates, evidence)
     return Solved(
-        layouts=tuple(dict.fromkeys(each.layout.name for each in kept)),
+        layouts=tuple(dict.fromkeys(each.layout.name for each in readings)),
         workspaces=workspaces,
         solutions=tuple(map(_solution, shapes[:_MOST_SOLUTIONS])),
-        threshold=_threshold(fault, candidates, limits),
-        need_bytes=max(each.carved for each in kept) + (fault.size or 0),
-        planned=_planned(fault, likely, limits),
-        lowest_thresholds=_lowest_thresholds(fault, likely, limits),
-        bounded=all(_worst_call(each, limits) for each in likely),
+        threshold=threshold_of(fault, candidates, limits),
+        need_bytes=max(each.carved for each in readings) + (fault.size or 0),
+        planned=planned_slabs(fault, likely, limits),
+        lowest_thresholds=lowest_thresholds(fault, likely, limits),
+        bounded=all(worst_call(each, limits) for each in likely),
         confidence="exact" if exact else "consistent",
-        readings=tuple(kept),
+        readings=readings,
         notes=tuple(notes),
     )
+
+
+def _is_one_call(readings: Sequence[Reading], shapes: Sequence[Shape]) -> bool:
+    one_layout = len({each.layout.name for each in readings}) == 1
+    return one_layout and len(shapes) == 1 and shapes[0].low == shapes[0].high
 
 
 def _could_refuse(fault: Fault) -> bool:
@@ -146,8 +140,9 @@ def _shapes(fault: Fault, reading: Reading, evidence: Evidence) -> Iterator[Shap
             yield kept
 
 
-def _ranked(fault: Fault, readings: list[Reading], evidence: Evidence) -> list[Candidate]:
-    """Candidates, the most plausible first."""
+def _ranked(fault: Fault, layouts: tuple[Layout, ...], evidence: Evidence) -> list[Candidate]:
+    """Calls that can be, by every layout; the most plausible first."""
+    readings = _readings(fault, layouts, evidence)
     if evidence.batch is not None and evidence.kernel_heads is not None:
         # A slot tells the call itself: nothing is to be solved.
         q_len = evidence.q_len or 1
@@ -174,69 +169,9 @@ def _solution(shape: Shape) -> Solution:
 # -- what follows ---------------------------------------------------------------------------------
 
 
-def _workspaces(fault: Fault, kept: list[Reading], evidence: Evidence) -> tuple[int, ...]:
+def _workspaces(fault: Fault, kept: Sequence[Reading], evidence: Evidence) -> tuple[int, ...]:
     if evidence.workspace_bytes is not None:
         return (evidence.workspace_bytes,)
     if fault.available is None:
         return ()
     return tuple(dict.fromkeys(each.workspace_bytes(fault.available) for each in kept))
-
-
-def _call(candidate: Candidate, batch: int) -> Call:
-    shape = candidate.shape
-    return Call(candidate.reading.entry, shape.heads, batch, shape.low, lse=True)
-
-
-def _threshold(fault: Fault, candidates: list[Candidate], evidence: Evidence) -> int | None:
-    """The largest batch that fits, where every candidate leads to the same."""
-    if fault.available is None and evidence.workspace_bytes is None:
-        return None
-    found: set[int | None] = set()
-    asked = set()
-    for each in candidates:
-        size = evidence.workspace_bytes or each.reading.workspace_bytes(fault.available or 0)
-        asked.add((each.reading.layout.name, size, _call(each, 1)))
-        if len(asked) > _MOST_THRESHOLDS:
-            return None
-        found.add(overflow_threshold_batch(_call(each, 1), each.reading.layout, size))
-        if len(found) > 1:
-            return None
-    return found.pop()
-
-
-def _lowest_thresholds(
-    fault: Fault, candidates: list[Candidate], evidence: Evidence
-) -> dict[int, int]:
-    """By heads, rows of which no call of the likeliest reading is refused, if its size is fixed."""
-    first = candidates[0].reading
-    if first.site is None or first.site.size != "fixed":
-        return {}
-    lowest: dict[int, int] = {}
-    for each in candidates:
-        found = _threshold(fault, [each], evidence) if each.reading.key == first.key else None
-        if found is not None:
-            heads = each.shape.heads
-            lowest[heads] = min(found, lowest.get(heads, found))
-    return lowest
-
-
-def _planned(fault: Fault, candidates: list[Candidate], evidence: Evidence) -> dict[int, int]:
-    """By heads, the slab of the worst step that the flags allow; at least that of the call."""
-    worst: dict[int, int] = {}
-    for each in candidates:
-        call, heads = _worst_call(each, evidence), each.shape.heads
-        size = slab_bytes("padded_stats", call, each.reading.layout) if call else 0
-        worst[heads] = max(size, worst.get(heads, fault.size or 0))
-    return worst
-
-
-def _worst_call(candidate: Candidate, evidence: Evidence) -> Call | None:
-    """The largest call of the worst step that the flags allow; None where they do not tell."""
-    reading, shape = candidate
-    rows = planned_rows(reading, evidence)
-    if rows is None or not 0 < rows <= MOST_BATCH or reading.rule != "padded_stats":
-        return None
-    if reading.site is None or reading.site.batch == "tokens":
-        # Each row is rounded up: rows of one token are the largest slab of so many tokens.
-        return _call(candidate, max(rows, shape.batch))._replace(q_len=1)
-    return _call(candidate, max(rows, shape.batch))

@@ -51,17 +51,24 @@ def _solved(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
         solutions, sure, notes = counters.solve_counter(fault, evidence)
         told = blank._replace(solutions=solutions, confidence=sure, layouts=("C",))
         return told._replace(notes=(*notes, *_counter_notes(fault)))
-    if fault.kind == "out_of_memory":
-        sure, flags, notes = memory.out_of_memory(fault, evidence)
-        size = memory.known_size(fault.size, evidence) or fault.size
-        sizes = () if size is None else (size,)
-        told = blank._replace(size=size, workspace_bytes=sizes, need_bytes=size, confidence=sure)
-        return told._replace(set=tuple(flags), notes=tuple(notes))
+    if fault.kind in ("out_of_memory", "locked"):
+        return _without_room(fault, blank, evidence)
+    return _overflow(fault, blank, evidence)
+
+
+def _without_room(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
+    """A workspace that was never there."""
+    size = memory.known_size(fault.size, evidence) or fault.size
     if fault.kind == "locked":
         sure, flags, notes = memory.locked(fault, evidence)
-        size = memory.known_size(fault.size, evidence) or fault.size
-        told = blank._replace(size=size, need_bytes=size, confidence=sure)
-        return told._replace(set=tuple(flags), notes=tuple(notes))
+    else:
+        sure, flags, notes = memory.out_of_memory(fault, evidence)
+        blank = blank._replace(workspace_bytes=() if size is None else (size,))
+    told = blank._replace(size=size, need_bytes=size, confidence=sure)
+    return told._replace(set=tuple(flags), notes=tuple(notes))
+
+
+def _overflow(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
     if fault.size is None:
         return blank._replace(
             notes=(
