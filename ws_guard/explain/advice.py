@@ -12,7 +12,7 @@ from ws_guard.sizing.releases import parse_release
 from ws_guard.sizing.slabs import ceil_div
 
 from .evidence import Evidence
-from .plans import DETERMINISTIC_BYTES
+from .plan_notes import DETERMINISTIC_BYTES
 from .readings import Reading, precedes_table
 from .slabs import Solved
 from .wordings import Fault
