@@ -60,14 +60,9 @@ def _utilization(text: str, at: int) -> list[Hint]:
 
 
 def _command(text: str, at: int) -> list[Hint]:
-    """Flags of a launch command that the log shows, its continued lines included."""
-    typed = ""
-    for line in text[at:].split("\n"):
-        typed += line.rstrip("\r\\ ") + " "
-        if not line.rstrip("\r ").endswith("\\"):
-            break
+    """Flags of a launch command that the log shows."""
     try:
-        command = parse_command(shlex.split(typed.split(" && ")[0], comments=True))
+        command = parse_command(shlex.split(_typed(text[at:]), comments=True))
         read = read_flags(command.words, FLAGS[command.engine], known_flags(command.engine))
     except (InputError, ValueError):
         return []
@@ -82,6 +77,16 @@ def _command(text: str, at: int) -> list[Hint]:
     if type(drafted) is int and 0 < drafted < 1 << 16:
         hints.append(Hint("draft_tokens", drafted, 2))
     return hints
+
+
+def _typed(text: str) -> str:
+    """The command that a text begins with, its continued lines included, up to the next one."""
+    typed = ""
+    for line in text.split("\n"):
+        typed += line.rstrip("\r\\ ") + " "
+        if not line.rstrip("\r ").endswith("\\"):
+            break
+    return typed.split(" && ")[0]
 
 
 def _always(hint: Hint) -> Callable[[re.Match[str]], list[Hint]]:

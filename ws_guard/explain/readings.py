@@ -118,31 +118,32 @@ def _reading(slab: str, layout: Layout, entry: Entry) -> Reading | None:
 def engine_readings(
     slab: str, layouts: tuple[Layout, ...], available: int | None, evidence: Evidence
 ) -> list[Reading]:
-    """The sites of the engine's table that can have refused; empty where none can.
+    """The sites of the engine's table that can have refused; empty where none can."""
+    found: dict[tuple[object, ...], Reading] = {}
+    for engine, release in _releases(evidence):
+        for site in sites_of(engine, release):
+            for layout in _of_release(layouts, release, evidence):
+                reading = _reading(slab, layout, site.entry)
+                if reading and _can_refuse(reading, site, available, evidence):
+                    full = reading._replace(site=site, engine=engine, release=release)
+                    found.setdefault((layout.name, site._replace(since="", before=None)), full)
+    named = [each for each in found.values() if each.site and each.site.workspace in evidence.sites]
+    return named or list(found.values())
+
+
+def _releases(evidence: Evidence) -> Iterator[tuple[Engine, EngineRelease]]:
+    """The releases that it can have been: the one that the log tells, else all of its engine.
 
     Without the engine's name, flags that only engines have stand for both of them.
     """
-    engines = [ENGINES[evidence.engine]] if evidence.engine in ENGINES else list(ENGINES.values())
-    if evidence.engine is None and evidence.dcp is None:
-        return []
-    if evidence.engine is not None and evidence.engine not in ENGINES:
-        return []
-    found: dict[tuple[object, ...], Reading] = {}
+    if evidence.engine is not None:
+        engines = [ENGINES[evidence.engine]] if evidence.engine in ENGINES else []
+    else:
+        engines = [] if evidence.dcp is None else list(ENGINES.values())
     for engine in engines:
-        named = _release(engine, evidence)
-        if precedes_table(engine, evidence):
-            continue
-        for release in [named] if named else engine.releases:
-            for site in sites_of(engine, release):
-                for layout in _of_release(layouts, release, evidence):
-                    reading = _reading(slab, layout, site.entry)
-                    if reading and _can_refuse(reading, site, available, evidence):
-                        full = reading._replace(site=site, engine=engine, release=release)
-                        found.setdefault((layout.name, site._replace(since="", before=None)), full)
-    named_sites = [
-        each for each in found.values() if each.site and each.site.workspace in evidence.sites
-    ]
-    return named_sites or list(found.values())
+        if not precedes_table(engine, evidence):
+            told = _release(engine, evidence)
+            yield from ((engine, each) for each in ([told] if told else engine.releases))
 
 
 def precedes_table(engine: Engine, evidence: Evidence) -> bool:
