@@ -159,6 +159,14 @@ def test_what_sizes_itself_is_not_set(explain_one: ExplainOne) -> None:
     assert "  set: " not in text
 
 
+def test_without_a_release_the_variable_is_set(explain_one: ExplainOne) -> None:
+    """Releases from 0.27.1 to 0.29.0 carve by layout C as well, and size nothing themselves."""
+    found = explain_one([GATHERED, '"num_attention_heads": 64', LARGE])
+    # 394 MiB + 8 * 64 * 16,384 * 256 + 1 MiB: whoever sizes it itself takes this value, too.
+    assert found.env == {VLLM: "2561671168"}
+    assert any("from 0.30.0 on sizes it itself" in note for note in found.notes)
+
+
 def test_what_may_size_itself_is_set_and_no_note_speaks_against_it(
     explain_one: ExplainOne,
 ) -> None:

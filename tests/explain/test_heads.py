@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from messages import CRASH, FLAGS, NO_HUB, STATS, VLLM, overflow
+from messages import CRASH, FLAGS, NO_HUB, STATS, VLLM, failed_step, overflow
 from solutions import triples
 
 from ws_guard.explain.logs import explain_log
@@ -36,15 +36,6 @@ HEADS_NOTE = "how many heads the kernel saw is not certain: what to set holds fo
 CONFIG = '{\n  "num_attention_heads": 64,\n  "hidden_size": 6144\n}\n'
 
 
-def dump(tokens: int) -> str:
-    """What vLLM's engine core writes of the step in which a worker failed (`dump_input.py`)."""
-    return (
-        "(EngineCore pid=176) ERROR 07-05 12:00:02 [dump_input.py:79] Dumping scheduler output for "
-        "model execution: SchedulerOutput(scheduled_new_reqs=[], num_scheduled_tokens={cmpl-5-0: "
-        f"{tokens}}}, total_num_scheduled_tokens={tokens}, scheduled_spec_decode_tokens={{}})"
-    )
-
-
 def test_the_largest_step_of_every_model_that_it_may_be(explain_one: ExplainOne) -> None:
     found = explain_one([*TOLD, CRASH])
     assert found.confidence == "consistent"
@@ -67,7 +58,7 @@ def test_heads_that_follow_from_the_largest_step(explain_one: ExplainOne) -> Non
 
 
 def test_the_step_that_failed_tells_them(explain_one: ExplainOne) -> None:
-    found = explain_one([*TOLD, CRASH, dump(12_288)])
+    found = explain_one([*TOLD, CRASH, failed_step(12_288)])
     assert (found.confidence, triples(found)) == ("exact", {(64, 12_288, 1)})
     # 394 MiB + 8 * 64 * 16,384 * 256 + 1 MiB.
     assert found.env == {VLLM: "2561671168"}
@@ -76,7 +67,7 @@ def test_the_step_that_failed_tells_them(explain_one: ExplainOne) -> None:
 
 def test_a_step_that_no_call_is_of_tells_nothing(explain_one: ExplainOne) -> None:
     """Rows may have been padded: 12,000 divide no product of heads and rows."""
-    found = explain_one([*TOLD, CRASH, dump(12_000)])
+    found = explain_one([*TOLD, CRASH, failed_step(12_000)])
     assert found.confidence == "consistent"
     assert {(64, 12_288, 1), (128, 6_144, 1)} <= triples(found)
 

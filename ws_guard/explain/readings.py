@@ -41,9 +41,10 @@ class Reading(NamedTuple):
     release: EngineRelease | None = None
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """What tells readings apart."""
-        return self.layout.name, self.entry, self.site.workspace if self.site else ""
+    def key(self) -> tuple[str, str, str, str]:
+        """What tells readings apart: a site may be sized in another way by another release."""
+        workspace, size = (self.site.workspace, self.site.size) if self.site else ("", "")
+        return self.layout.name, self.entry, workspace, size
 
     def workspace_bytes(self, available: int) -> int:
         """The workspace that leaves so much, from an aligned address on."""
