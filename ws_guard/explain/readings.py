@@ -53,26 +53,13 @@ class Reading(NamedTuple):
 
 def known_layouts(fault: Fault, evidence: Evidence) -> tuple[tuple[Layout, ...], bool, list[str]]:
     """(layouts that can be, whether the log tells them, notes)."""
-    notes: list[str] = []
     by_version = evidence.layouts()
     if evidence.layout in LAYOUTS and by_version:
-        return by_version, True, notes
-    by_engine = None if by_version else _layouts_of_engine(evidence)
-    if by_engine:
-        notes.append(
-            f"FlashInfer as {evidence.engine} {evidence.engine_version} brings it: "
-            f"layout {' or '.join(layout.name for layout in by_engine)}"
-        )
-    told = by_version or by_engine
-    unseen = by_version is not None and is_newer_than_seen(evidence.flashinfer or "")
-    if unseen:
-        notes.append(
-            f"FlashInfer {evidence.flashinfer} is newer than {NEWEST_SEEN}, the newest looked at: "
-            "it is taken to carve as that"
-        )
+        return by_version, True, []
+    told, sure, notes = _layouts_of_release(by_version, evidence)
     names = LAYOUTS_OF_LINE.get(fault.line or 0)
     if names is None:
-        return told or tuple(LAYOUTS.values()), told is not None and not unseen, notes
+        return told or tuple(LAYOUTS.values()), sure, notes
     by_line = tuple(LAYOUTS[name] for name in names)
     both = tuple(layout for layout in by_line if told is None or layout in told)
     if not both:
@@ -80,6 +67,28 @@ def known_layouts(fault: Fault, evidence: Evidence) -> tuple[tuple[Layout, ...],
             f"allocator.h:{fault.line} and the release in the log do not agree: the line counts"
         )
     return both or by_line, True, notes
+
+
+def _layouts_of_release(
+    by_version: tuple[Layout, ...] | None, evidence: Evidence
+) -> tuple[tuple[Layout, ...] | None, bool, list[str]]:
+    """The same by FlashInfer's release, or by that which the engine's release brings."""
+    if by_version is None:
+        by_engine = _layouts_of_engine(evidence)
+        if by_engine is None:
+            return None, False, []
+        names = " or ".join(layout.name for layout in by_engine)
+        note = (
+            f"FlashInfer as {evidence.engine} {evidence.engine_version} brings it: layout {names}"
+        )
+        return by_engine, True, [note]
+    if not is_newer_than_seen(evidence.flashinfer or ""):
+        return by_version, True, []
+    note = (
+        f"FlashInfer {evidence.flashinfer} is newer than {NEWEST_SEEN}, the newest looked at: "
+        "it is taken to carve as that"
+    )
+    return by_version, False, [note]
 
 
 def _layouts_of_engine(evidence: Evidence) -> tuple[Layout, ...] | None:

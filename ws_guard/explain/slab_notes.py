@@ -19,6 +19,7 @@ SET_ASIDE = (
 
 
 def unsolved(fault: Fault, layouts: tuple[Layout, ...]) -> str:
+    """Why no call was found."""
     if fault.size is None:
         return "the message gives no size: nothing to solve"
     names = ", ".join(layout.name for layout in layouts)
