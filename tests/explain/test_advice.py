@@ -123,6 +123,19 @@ def test_a_fixed_size_and_heads_that_are_not_known(explain_one: ExplainOne) -> N
     assert "set: workspace" not in text
 
 
+def test_a_fixed_size_and_rows_of_any_length(explain_one: ExplainOne) -> None:
+    """Chunks of a cached prefix: without the tokens of a step nobody knows how long they are."""
+    told = [
+        "server_args=ServerArgs(model_path='m', tp_size=8, attention_backend='trtllm_mla')",
+        '  File "/x/sglang/srt/layers/attention/trtllm_mla_backend.py", line 9, in forward_extend',
+        "    out = trtllm_ragged_attention_deepseek(",
+    ]
+    found = explain_one([*told, overflow(STATS, 8 * 16 * 8_192 * 256 + (1 << 20), 150 << 20, 71)])
+    assert len({each.lowest_q_len for each in found.solutions}) > 1
+    assert (found.recommended_workspace_bytes, found.set) == (None, ())
+    assert any("but a lower --max-running-requests helps" in note for note in found.notes)
+
+
 def test_a_fixed_size_that_the_log_does_not_tell(explain_one: ExplainOne) -> None:
     told = "server_args=ServerArgs(tp_size=8, dcp_size=8, attention_backend='trtllm_mla')"
     found = explain_one([told, old_overflow(STATS, 8 * 128 * 1_000 * 256 + (1 << 20))])

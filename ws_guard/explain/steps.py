@@ -39,17 +39,18 @@ def threshold_of(fault: Fault, candidates: list[Candidate], evidence: Evidence) 
 def lowest_thresholds(
     fault: Fault, candidates: list[Candidate], evidence: Evidence
 ) -> dict[int, int]:
-    """By heads, rows of which no call of the likeliest reading is refused, if its size is fixed."""
+    """By heads, rows of which no call of the likeliest reading is refused, if its size is fixed.
+
+    Empty where it may be rows of several lengths: of long ones hardly any fits.
+    """
     first = candidates[0].reading
     if first.site is None or first.site.size != "fixed":
         return {}
-    lowest: dict[int, int] = {}
-    for each in candidates:
-        found = threshold_of(fault, [each], evidence) if each.reading.key == first.key else None
-        if found is not None:
-            heads = each.shape.heads
-            lowest[heads] = min(found, lowest.get(heads, found))
-    return lowest
+    its = [each for each in candidates if each.reading.key == first.key]
+    if len({each.shape.low for each in its}) > 1:
+        return {}
+    found = {each.shape.heads: threshold_of(fault, [each], evidence) for each in its}
+    return {heads: rows for heads, rows in found.items() if rows}
 
 
 def planned_slabs(fault: Fault, candidates: list[Candidate], evidence: Evidence) -> dict[int, int]:
