@@ -89,6 +89,11 @@ MISTAKES: dict[str, list[Mistake]] = {
             "ws-guard plan -- vllm serve glm --heads 64",
             f"--heads {NO_FLAG} --heads of ws-guard plan, before the command?",
         ),
+        Mistake(
+            "ws-guard plan -- VLLM_FLASHINFER_WORKSPACE_BUFER_SIZE=2561671168 vllm serve glm",
+            "VLLM_FLASHINFER_WORKSPACE_BUFER_SIZE of the launch command is no variable of vllm: "
+            "did you mean VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE?",
+        ),
         Mistake("ws-guard plan -- vllm bench", "it needs 'vllm serve', 'sglang serve', or"),
     ],
     "a model that is not here": [

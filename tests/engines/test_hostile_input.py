@@ -50,7 +50,8 @@ def test_gqa_without_dimensions_tells_no_lost_tokens(tmp_path: Path) -> None:
         [sys.executable, "-m", "ws_guard", *command.split()],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode in (0, 1), done.stderr
+    # (394 - 8 - 1) MiB / (8 * 64 * 256) = 3,080 rows of the 1,024.
+    assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["kv_tokens_lost"] is None
 
 

@@ -68,9 +68,11 @@ def test_drafted_tokens_widen_a_row() -> None:
     assert (call.batch, call.q_len) == (1_024, 4)
 
 
-@pytest.mark.parametrize(("tp", "heads"), [(1, 64), (8, 64)])
-def test_heads_are_padded_for_deepseek_v4(tp: int, heads: int) -> None:
-    assert planned_call(site("vllm", "dsv4"), launch("deepseek/v4", tp=tp)).heads == heads
+@pytest.mark.parametrize(("of_rank", "heads"), [(8, 64), (64, 64), (65, 128), (192, 192)])
+def test_heads_are_padded_for_deepseek_v4(of_rank: int, heads: int) -> None:
+    model = model_of("v4", {**CONFIGS["deepseek/v4"], "num_attention_heads": 8 * of_rank})
+    padded = launch("deepseek/v4", tp=8)._replace(model=model)
+    assert planned_call(site("vllm", "dsv4"), padded).heads == heads
 
 
 def test_sizes() -> None:

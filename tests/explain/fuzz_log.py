@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 from formats import FORMATS  # noqa: E402
-from messages import old_overflow, out_of_memory, overflow, short_counter  # noqa: E402
+from messages import NO_HUB, old_overflow, out_of_memory, overflow, short_counter  # noqa: E402
 
 #: What the fuzzer starts from, in every format.
 SEEDS = [
@@ -39,7 +39,7 @@ def one_input(content: bytes) -> None:
     """Explain one log."""
     _LOG.write_bytes(content)
     try:
-        findings = explain_log(str(_LOG), {"HF_HUB_CACHE": "/nowhere"})
+        findings = explain_log(str(_LOG), NO_HUB)
     except InputError:
         return
     findings_text(findings)

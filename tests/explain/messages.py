@@ -77,3 +77,12 @@ def out_of_memory(wanted: str, free: str, total: str = "21.66 GiB") -> str:
         "memory 20.58 GiB is allocated by PyTorch, and 217.30 MiB is reserved by PyTorch but "
         "unallocated."
     )
+
+
+def failed_step(tokens: int) -> str:
+    """What vLLM's engine core writes of the step in which a worker failed (`dump_input.py`)."""
+    return (
+        "(EngineCore pid=176) ERROR 07-05 12:00:02 [dump_input.py:79] Dumping scheduler output for "
+        "model execution: SchedulerOutput(scheduled_new_reqs=[], num_scheduled_tokens={cmpl-5-0: "
+        f"{tokens}}}, total_num_scheduled_tokens={tokens}, scheduled_spec_decode_tokens={{}})"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from messages import CRASH, HEADS, out_of_memory, overflow
+from messages import CRASH, HEADS, SGLANG, VLLM, out_of_memory, overflow
 from solutions import triples
 
 if TYPE_CHECKING:
@@ -152,6 +152,30 @@ def test_which_workspace_a_slab_stands_in(
 ) -> None:
     notes = explain_one([overflow(slab, 8_388_608, 4_096)]).notes
     assert any(f"the wrapper's {workspace} workspace" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        (f"VLLM_FLASHINFER_WORKSPACE_BUFER_SIZE={2 << 30} vllm serve org/m -tp 8", VLLM),
+        (
+            "WARNING Unknown vLLM environment variable detected: VLLM_FLASHINFER_WORKSPACE_SIZE",
+            VLLM,
+        ),
+        ("export SGLANG_FLASHINFER_WORKSPAEC_SIZE='536870912'", SGLANG),
+        # vLLM's own constants, and a variable of FlashInfer's that is none of sizes.
+        ("    FLASHINFER_WORKSPACE_BUFFER_SIZE = 256 * 1024 * 1024", None),
+        ("FLASHINFER_WORKSPACE_BASE=/root", None),
+        (f"{VLLM}=413138944", None),
+    ],
+)
+def test_a_misspelt_variable(line: str, meant: str | None, explain_one: ExplainOne) -> None:
+    told = [note for note in explain_one([line, CRASH]).notes if "did you mean" in note]
+    if meant is None:
+        assert told == []
+    else:
+        (note,) = told
+        assert note.endswith(f"did you mean {meant}?")
 
 
 def test_a_terminal_that_broke_words(explain_one: ExplainOne) -> None:

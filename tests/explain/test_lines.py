@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from messages import CRASH, STATS
+from messages import CRASH, FLAGS, STATS
 
 from ws_guard.explain.lines import unwrap, whole_lines
 
@@ -46,6 +46,22 @@ def interleaved(wrap: Wrap, length: int) -> list[str]:
     banner = "INFO tokens " + "of a step " * 200
     output = [wrap("stdout", *part) for part in parts(banner, len(banner) // len(errors) + 1)]
     return [line for pair in zip(errors, output, strict=True) for line in pair]
+
+
+@pytest.mark.parametrize("wrap", [cri, docker], ids=["cri", "docker"])
+@pytest.mark.parametrize("first", ["num_attention_he", 'heads": 6', "78}"])
+def test_config_among_lines_in_parts(wrap: Wrap, first: str, explain: Explain) -> None:
+    """A model's config is JSON as well, and its numbers are what counts; `first` ends a part."""
+    told = {"architectures": ["GlmMoe"], "text_config": {"num_attention_heads": 64}, "layers": 78}
+    config = json.dumps(told)
+    lines = [
+        *(wrap("stdout", *part) for part in parts(config, config.index(first) + len(first))),
+        wrap("stderr", FLAGS, True),
+        *(wrap("stderr", *part) for part in parts(CRASH, 100)),
+    ]
+    (found,) = explain(lines)
+    assert found.confidence == "exact"
+    assert {each.num_qo_heads for each in found.solutions} == {64}
 
 
 @pytest.mark.parametrize("wrap", [cri, docker], ids=["cri", "docker"])

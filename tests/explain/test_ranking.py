@@ -53,7 +53,7 @@ def test_lengths_of_several_sites_are_one_range(explain_one: ExplainOne) -> None
 def test_heads_that_no_model_has_come_last(explain_one: ExplainOne) -> None:
     """A prefix of 48 requests: one query token a row would take 512 heads of a rank."""
     told = (
-        "server_args=ServerArgs(model_path='m', tp_size=8, max_running_requests=48, "
+        "server_args=ServerArgs(model_path='m', tp_size=1, max_running_requests=48, "
         "chunked_prefill_size=16384)"
     )
     message = overflow(STATS, stats(16, 48, 8_192), 157_286_400, 71)

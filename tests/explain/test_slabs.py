@@ -9,11 +9,8 @@ from formats import FORMATS, vllm
 from messages import CRASH, FLAGS, HEADS, STATS, VLLM, overflow
 from solutions import triples
 
-from ws_guard.explain.logs import explain_log
-
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from ws_guard.explain.finding import Finding
 
@@ -151,15 +148,3 @@ def test_size_that_no_call_asks_for(explain_one: ExplainOne) -> None:
 def test_variable_that_was_overridden(explain_one: ExplainOne) -> None:
     found = explain_one([f"{VLLM}=1073741824", CRASH])
     assert any("it was overridden" in note for note in found.notes)
-
-
-def test_config_of_the_hub_cache(tmp_path: Path) -> None:
-    snapshot = tmp_path / "hub" / "models--org--model" / "snapshots" / "main"
-    snapshot.mkdir(parents=True)
-    (snapshot / "config.json").write_text('{"num_attention_heads": 64, "hidden_size": 4096}')
-    (tmp_path / "log").write_text(f"{FLAGS.replace('GLM', 'org/model')}\n{CRASH}\n")
-    (without,) = explain_log(str(tmp_path / "log"), {"HF_HUB_CACHE": "/nowhere"})
-    assert without.confidence == "consistent"
-    (found,) = explain_log(str(tmp_path / "log"), {"HF_HUB_CACHE": str(tmp_path / "hub")})
-    assert (found.confidence, triples(found)) == ("exact", {(64, 12_288, 1)})
-    assert any("64 heads by the config of org/model" in note for note in found.notes)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from messages import NO_HUB, overflow
+from messages import NO_HUB, VLLM, failed_step, overflow
 
 from ws_guard.explain.logs import explain_log
 from ws_guard.sizing import ENTRIES, LAYOUTS, Call, Layout, carve, layouts_of_release
@@ -109,6 +109,34 @@ def test_hints_never_lose_the_truth(
     found = explained(text, tmp_path, *told)
     assert_truth(found, call, LAYOUTS[layout], workspace_bytes)
     assert {each.num_qo_heads for each in found.solutions} >= {heads}
+
+
+@RELAXED
+@given(
+    heads=st.sampled_from([8, 16, 32, 48, 64, 96, 128]),
+    tp=st.sampled_from([1, 2, 4, 8]),
+    batch=st.integers(1, 16_384),
+    workspace_bytes=sizes,
+    is_dumped=st.booleans(),
+)
+def test_unknown_heads_get_what_holds_for_them(
+    heads: int, tp: int, batch: int, workspace_bytes: int, is_dumped: bool, tmp_path: Path
+) -> None:
+    """The same without the model, with or without what vLLM writes of the step that failed."""
+    call = Call("decode", heads, batch, lse=True)
+    refused = carve(call, LAYOUTS["C"], workspace_bytes).refused
+    assume(refused is not None and refused.size is not None and tp > 1)
+    assert refused is not None
+    told = [f"vllm serve m -tp {tp} -dcp {tp} --max-num-batched-tokens 16384"]
+    told += [failed_step(batch)] if is_dumped else []
+    text = overflow(refused.slab, refused.size or 0, refused.available or 0, 71)
+    found = explained(text, tmp_path, *told)
+    assert_truth(found, call, LAYOUTS["C"], workspace_bytes)
+    # 394 MiB, and the slab of the largest step.
+    largest = (394 << 20) + 8 * heads * 16_384 * 256 + (1 << 20)
+    assert int(found.env[VLLM]) >= largest
+    if found.confidence == "exact":
+        assert int(found.env[VLLM]) == largest
 
 
 def refusals() -> list[dict[str, Any]]:

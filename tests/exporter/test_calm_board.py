@@ -114,7 +114,7 @@ def test_what_is_done_to_the_files_is_seen_at_once(
     path = Path(board.path, worker.name)
     settle(watch)
     Path(board.path, "notes.txt").write_text("mine")
-    assert watch.read().unreadable == ("it is no slot by its name",)
+    assert watch.read().unreadable == ("no slot by its name",)
     Path(board.path, "notes.txt").unlink()
     assert watch.read().unreadable == ()
     settle(watch)

@@ -122,9 +122,9 @@ def test_what_lies_on_a_board_by_mistake(
     assert sorted(snapshot.unreadable) == [
         "Too many levels of symbolic links",
         "it has 2 links",
-        "it is no slot by its name",
         "it is not a regular file",
         "it is not a regular file",
+        "no slot by its name",
     ]
     assert snapshot.read_errors == 5
 

@@ -10,18 +10,13 @@ from ws_guard.sizing.errors import whole
 
 from . import sglang_command, vllm_command
 from .command import parse_command
-from .config_file import config_words
-from .flags import Read, read_flags
+from .command_flags import OWN_FIELDS, notes_on_flags, read_words
 from .hub import read_config
-from .known_flags import known_flags
 from .launch import Launch
 from .model import Model, assumed_model, merge, model_of
 from .releases import engine_named, find_release, is_newer_than_seen
 from .sites import MODEL_KINDS, Engine, EngineRelease, ModelKind
-
-_SPECIFIC = {"vllm": vllm_command, "sglang": sglang_command}
-#: Values of `plan`'s own flags that win over the command's.
-OWN_FIELDS = ("tp", "dcp", "pcp", "dp", "max_num_batched_tokens", "max_num_seqs")
+from .variables import notes_on_variables
 
 
 class Asked(NamedTuple):
@@ -43,6 +38,15 @@ class Asked(NamedTuple):
     sm_count: int = DEFAULT_SM_COUNT
 
 
+class _Told(NamedTuple):
+    """What a command says: its engine, values of its flags, the variables it finds, notes."""
+
+    engine: str
+    values: dict[str, Any]
+    environ: Mapping[str, str]
+    notes: list[str]
+
+
 def read_launch(
     asked: Asked, command: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[Launch, list[str]]:
@@ -51,28 +55,12 @@ def read_launch(
     `environ` is what a command would inherit: where its hub cache is, and the workspace's variable.
     Raises `InputError` for what cannot be read.
     """
-    notes: list[str] = []
-    values: dict[str, Any] = {}
-    name = asked.engine
-    set_by_command: Mapping[str, str] = {}
-    if command:
-        parsed = parse_command(command)
-        if name is not None and name != parsed.engine:
-            raise InputError(f"--engine {name}, but the launch command starts {parsed.engine}")
-        name, set_by_command = parsed.engine, {**environ, **parsed.environ}
-        read = _read_words(name, parsed.words, parsed.positional_model)
-        values = read.values
-        notes += _beside(name, read, newer=is_newer_than_seen(name, asked.engine_version))
-        if stray := read.positional[int(parsed.positional_model) :]:
-            notes.append(f"ignored, words that belong to no flag: {' '.join(stray)}")
-    if name is None:
-        raise InputError("--engine is missing: pass vllm or sglang")
-    engine = engine_named(name)
+    told = _read_command(asked, command, environ) if command else _without_command(asked)
+    engine = engine_named(told.engine)
     release, release_notes = find_release(engine, asked.engine_version)
-    notes = [*release_notes, *notes]
-    model, model_notes = _model(engine, asked, values, {**environ, **set_by_command})
+    model, model_notes = _model(engine, asked, told.values, {**environ, **told.environ})
     own = {key: getattr(asked, key) for key in OWN_FIELDS}
-    values.update({key: value for key, value in own.items() if value is not None})
+    values = {**told.values, **{key: value for key, value in own.items() if value is not None}}
     launch = Launch(
         engine=engine.name,
         version=release.version,
@@ -81,77 +69,41 @@ def read_launch(
     )
     launch = launch._replace(
         sm_count=asked.sm_count,
-        workspace_bytes=_workspace(engine, asked, set_by_command),
+        workspace_bytes=_workspace(engine, asked, told.environ),
         draft_tokens=_draft_tokens(asked, launch),
     )
+    notes = [*release_notes, *told.notes]
     if command and engine.env in environ and asked.workspace_bytes is None:
         notes.append(f"{engine.env} is {launch.workspace_bytes:,}, as set here or in the command")
     return launch, [*notes, *model_notes, *_default_notes(engine, release, values, launch)]
+
+
+def _without_command(asked: Asked) -> _Told:
+    if asked.engine is None:
+        raise InputError("--engine is missing: pass vllm or sglang")
+    return _Told(asked.engine, {}, {}, [])
+
+
+def _read_command(asked: Asked, command: Sequence[str], environ: Mapping[str, str]) -> _Told:
+    parsed = parse_command(command)
+    engine = parsed.engine
+    if asked.engine not in (None, engine):
+        raise InputError(f"--engine {asked.engine}, but the launch command starts {engine}")
+    newer = is_newer_than_seen(engine, asked.engine_version)
+    read = read_words(parsed)
+    notes = [
+        *notes_on_flags(engine, read, newer=newer),
+        *notes_on_variables(engine, parsed.environ, environ, newer=newer),
+    ]
+    if stray := read.positional[int(parsed.positional_model) :]:
+        notes.append(f"ignored, words that belong to no flag: {' '.join(stray)}")
+    return _Told(engine, read.values, {**environ, **parsed.environ}, notes)
 
 
 def _draft_tokens(asked: Asked, launch: Launch) -> int:
     if asked.max_q_len is None:
         return launch.draft_tokens
     return whole("max_q_len", asked.max_q_len, least=1, most=1 << 16) - 1
-
-
-def _read_words(engine: str, words: list[str], positional_model: bool) -> Read:
-    """The command's flags, those of its `--config` before them; a positional model wins."""
-    specific = _SPECIFIC[engine]
-    known = known_flags(engine)
-    read = read_flags(words, specific.FLAGS, known)
-    path = read.values.pop("config", None)
-    if path is not None:
-        below = read_flags(config_words(path), specific.FLAGS, known)
-        read = Read(
-            {**below.values, **read.values},
-            read.positional,
-            [*below.ignored, *read.ignored],
-            [*below.unknown, *read.unknown],
-            read.behind,
-        )
-    if positional_model and read.positional:
-        read.values["model"] = read.positional[0]
-    elif positional_model and read.behind is not None:
-        # `vllm serve --host 0.0.0.0 MODEL -tp 8`: the model stands behind an unknown flag's value.
-        read.values.setdefault("model", read.behind)
-    return read
-
-
-def _beside(engine: str, read: Read, *, newer: bool) -> list[str]:
-    """Notes on flags that were not read. `InputError` for one that looks like a misspelt one.
-
-    A plan without that size would be wrong. Of a release newer than any looked at it is not known
-    which flags it has: a note, then.
-    """
-    notes = []
-    if read.ignored:
-        flags = ", ".join(dict.fromkeys(read.ignored))
-        notes.append(f"ignored, without a bearing on the workspace: {flags}")
-    mine, lent = _spellings(engine), _lent(engine)
-    for flag in dict.fromkeys(read.unknown):
-        meant = known_flags(engine).meant(flag, mine, lent)
-        if meant is not None and not newer:
-            raise InputError(
-                f"{flag} of the launch command is no flag of {engine}: did you mean {meant}?"
-            )
-        hint = f"; did you mean {meant}?" if meant else ""
-        notes.append(f"ignored, no flag of {engine} that is known here: {flag}{hint}")
-    return notes
-
-
-def _spellings(engine: str) -> dict[str, str]:
-    """The spellings of an engine's flags that bear on sizes, with the field of each."""
-    return {text: flag.field for flag in _SPECIFIC[engine].FLAGS for text in flag.spellings}
-
-
-def _lent(engine: str) -> dict[str, str]:
-    """What the other engines call such a flag, and `plan` itself: with this one's own spelling."""
-    mine = {flag.field: flag.spellings[0] for flag in reversed(_SPECIFIC[engine].FLAGS)}
-    theirs = {f"--{name.replace('_', '-')}": name for name in OWN_FIELDS}
-    for other in _SPECIFIC:
-        theirs = {**theirs, **_spellings(other)}
-    return {text: mine[field] for text, field in theirs.items() if field in mine}
 
 
 def _model(

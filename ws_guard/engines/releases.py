@@ -31,6 +31,14 @@ def numbers(text: str) -> tuple[int, int, int]:
     return int(match[1]), int(match[2]), int(match[3] or 0)
 
 
+def is_before(version: str | None, release: str) -> bool:
+    """Whether a version is known to be older than a release."""
+    try:
+        return numbers(version or "") < numbers(release)
+    except InputError:
+        return False
+
+
 def find_release(engine: Engine, wanted: str | None) -> tuple[EngineRelease, list[str]]:
     """The release to plan for and what to say of it: the named one, the installed, the newest."""
     known = engine.releases

@@ -53,16 +53,10 @@ def remedy(
     if launch.workspace_bytes is not None:
         plain = launch._replace(workspace_bytes=None)
         if _variable_suffices(judged, plain, layouts):
-            sizes = ", ".join(
-                f"{workspace_bytes(each.site, plain):,} for {each.site.workspace}"
-                for each in failing
-                if each.site.size != "fixed"
-            )
-            note = f"unset {engine.env} ({launch.workspace_bytes:,}): the engine's own size {sizes}"
             return by_flags._replace(
                 unset=engine.env,
                 extra=_extra(judged, launch, plain),
-                notes=[f"{note} fits", *by_flags.notes],
+                notes=[_own_sizes(engine, launch, failing), *by_flags.notes],
             )
     value = max(
         variable_bytes(each, launch) for each in judged if each.live and each.site.size != "fixed"
@@ -73,6 +67,16 @@ def remedy(
         extra=_extra(judged, launch, raised),
         notes=[engine.env_note, *by_flags.notes],
     )
+
+
+def _own_sizes(engine: Engine, launch: Launch, failing: list[Judged]) -> str:
+    plain = launch._replace(workspace_bytes=None)
+    sizes = ", ".join(
+        f"{workspace_bytes(each.site, plain):,} for {each.site.workspace}"
+        for each in failing
+        if each.site.size != "fixed"
+    )
+    return f"unset {engine.env} ({launch.workspace_bytes:,}): the engine's own size {sizes} fits"
 
 
 def _mendable(each: Judged) -> bool:

@@ -104,6 +104,9 @@ class Engine(NamedTuple):
     assumed_kind: ModelKind
     assumed_architecture: str
     assumed_note: str
+    #: The first release with the variable, and what stands in its place before; None: not known.
+    env_since: str | None = None
+    constant: str = ""
 
 
 #: Slab bytes of one head, row and query token: sizeof(float2).

@@ -18,15 +18,6 @@ _SPARSE = f"{_BACKENDS}/mla/flashinfer_mla_sparse.py"
 _DENSE = f"{_BACKENDS}/flashinfer.py"
 _MLA = f"{_BACKENDS}/mla/flashinfer_mla.py"
 
-#: Where the variable is read: raising it costs each of these that is live.
-ENV_READERS: tuple[tuple[str, str], ...] = (
-    ("sparse MLA", _SPARSE),
-    ("ragged MLA prefill", f"{_BACKENDS}/mla/prefill/trtllm_ragged.py"),
-    ("FlashInfer MLA prefill", f"{_BACKENDS}/mla/prefill/flashinfer.py"),
-    ("dense attention", _DENSE),
-    ("dense FA2 wrappers", _DENSE),
-)
-
 # FlashInfer as each release pins it. On 160 GB and more the API server's default went from 8,192
 # tokens (0.26.0) to 16,384 (0.33.0).
 RELEASES: tuple[EngineRelease, ...] = (
@@ -245,6 +236,9 @@ VLLM = Engine(
     sites=SITES,
     env_note=f"{ENV} is read at up to five places (sparse MLA, ragged and FlashInfer MLA prefill, "
     "dense attention twice): raising it costs every live one of them",
+    # By the sources of 0.11.0 and 0.11.1, whose default is that of today.
+    env_since="0.11.1",
+    constant=f"FLASHINFER_WORKSPACE_BUFFER_SIZE in {_DENSE}",
     tokens_flag="--max-num-batched-tokens",
     seqs_flag="--max-num-seqs",
     assumed_kind="sparse_mla",

@@ -2,60 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ws_guard.engines.releases import ENGINES, numbers
+from ws_guard.engines.releases import ENGINES, is_before, numbers
 from ws_guard.engines.sites import Engine, Site
 from ws_guard.sizing import DEFAULT_WORKSPACE_BYTES, InputError
 from ws_guard.sizing.releases import parse_release
 from ws_guard.sizing.slabs import ceil_div
 
 from .evidence import Evidence
-from .plans import DETERMINISTIC_BYTES
+from .plan_notes import DETERMINISTIC_BYTES
 from .readings import Reading, precedes_table
+from .slabs import Solved
 from .wordings import Fault
+
+#: Of those that may be, besides the most.
+_MOST_HEADS_TOLD = 3
 
 
 class Advice(NamedTuple):
-    """Bytes to give the workspace, variables, all of it as one would type it, and what to say."""
+    """Bytes to give the workspace, variables, all of it as one would type it, and what to say.
 
-    workspace_bytes: int
+    No bytes where nobody can give them: its engine fixes the size.
+    """
+
+    workspace_bytes: int | None
     env: dict[str, str]
     typed: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def advise_slab(
-    need_bytes: int,
-    planned_bytes: int,
-    readings: Sequence[Reading],
-    threshold_batch: int | None,
-    evidence: Evidence,
-) -> Advice:
-    """For a slab of trtllm-gen: `planned_bytes` are those of the worst step that is known."""
+def advise_slab(solved: Solved, need_bytes: int, evidence: Evidence) -> Advice:
+    """For a slab of trtllm-gen, `need_bytes` that of the call."""
     if evidence.recommended_bytes and evidence.recommended_bytes >= need_bytes:
         return _set(evidence.recommended_bytes, dict(evidence.env))
     engine = ENGINES.get(evidence.engine or "")
-    site = readings[0].site if readings else None
-    size = max(_base_bytes(engine, site, evidence) + planned_bytes, need_bytes)
+    site = solved.readings[0].site if solved.readings else None
+    planned = max(solved.planned.values(), default=0)
+    size = max(_base_bytes(engine, site, evidence) + planned, need_bytes)
     if evidence.layout is not None:
         return _set(size, {})  # a slot's worker tells no engine that it would know of
+    if site is not None and engine is not None and site.size == "fixed":
+        return _lowered(engine, site, solved.lowest_thresholds, size)
+    notes = _by_heads({heads: size - planned + slab for heads, slab in solved.planned.items()})
     if engine is None:
-        note = "not in the log: the engine; whoever allocates the workspace must give it "
-        return _set(size, {}, f"{note}{size:,} bytes")
+        plain = solved._replace(readings=())
+        either = _of_either_engine(
+            lambda each: advise_slab(plain, need_bytes, each), size, evidence
+        )
+        return _set(size, {}, *notes, *either)
     if site is None:
-        return _set(size, {engine.env: str(size)})
-    if site.size == "fixed":
-        flag = engine.tokens_flag if site.batch == "tokens" else engine.seqs_flag
-        typed = (f"{flag} {threshold_batch}",) if threshold_batch else ()
-        note = f"{engine.name} fixes the size of {site.workspace}: no variable changes it"
-        return Advice(size, {}, typed, (note,))
-    if all(_sizes_itself(each.site) for each in readings):
+        return _set_variable(engine, size, size, evidence, *notes)
+    if all(_sizes_itself(each.site) for each in solved.readings):
         note = f"{_since(engine, site)}, unless {engine.env} is set: it must have been"
         return Advice(size, {}, (f"unset {engine.env}",), (note,))
     value = ceil_div(size, site.times(evidence.parallel("dcp") or 1))
-    return _set(size, {engine.env: str(value)}, *_sized_since(engine, readings, evidence))
+    since = _sized_since(engine, solved.readings, evidence)
+    return _set_variable(engine, size, value, evidence, *notes, *since)
+
+
+def _lowered(engine: Engine, site: Site, thresholds: dict[int, int], size: int) -> Advice:
+    """For a site whose size the engine fixes: fewer rows, whatever the heads."""
+    flag = engine.tokens_flag if site.batch == "tokens" else engine.seqs_flag
+    note = f"{engine.name} fixes the size of {site.workspace}: no variable changes it"
+    if not thresholds:
+        return Advice(None, {}, (), (f"{note}, but a lower {flag} helps",))
+    notes = _by_heads(thresholds, f"{flag} {{:}}")
+    return Advice(size, {}, (f"{flag} {min(thresholds.values())}",), (note, *notes))
+
+
+def _by_heads(told: dict[int, int], words: str = "{:,} bytes") -> list[str]:
+    """What to set by heads, where these are not known and it is not the same for all."""
+    if len(set(told.values())) < 2:
+        return []
+    others = ", ".join(
+        f"{words.format(told[heads])} for {heads}"
+        for heads in [each for each in told if each != max(told)][:_MOST_HEADS_TOLD]
+    )
+    sure = f"how many heads the kernel saw is not certain: what to set holds for up to {max(told)}"
+    return [f"{sure}; enough would be {others}"]
+
+
+def _of_either_engine(
+    advise: Callable[[Evidence], Advice], size: int, evidence: Evidence
+) -> list[str]:
+    """What to say where the log does not tell the engine."""
+    note = "not in the log: the engine; whoever allocates the workspace must give it "
+    settings = [
+        f"if this is {name}: {', '.join(advise(evidence._replace(engine=name)).typed)}"
+        for name in ENGINES
+    ]
+    return [f"{note}{size:,} bytes", *settings]
 
 
 def advise_plan(
@@ -67,16 +105,40 @@ def advise_plan(
         return _set(size, {}, "shorter prompts, or an attention backend other than flashinfer")
     engine = ENGINES.get(evidence.engine or "")
     if engine is None:
-        note = "not in the log: the engine; give the wrapper's float workspace that many bytes"
-        return _set(size, {}, note)
+        either = _of_either_engine(
+            lambda each: advise_plan(fault, need_bytes, worst_bytes, each), size, evidence
+        )
+        return _set(size, {}, *either)
     default = _default_bytes(engine)
     if size >= default or _is_older(engine, fault, evidence):
-        return _set(size, {engine.env: str(size)})
+        return _set_variable(engine, size, size, evidence)
     note = (
         f"{size:,} bytes would do for this plan, but {engine.env} below {default:,} would make "
         "other workspaces smaller than they are by default"
     )
     return _set(default, {engine.env: str(default)}, note)
+
+
+def _set_variable(engine: Engine, size: int, value: int, evidence: Evidence, *notes: str) -> Advice:
+    """The engine's variable; of a release that has none the way to one that has."""
+    if not _lacks_variable(engine, evidence):
+        return _set(size, {engine.env: str(value)}, *notes)
+    default = _default_bytes(engine)
+    enough = f"there {default:,} bytes are the default"
+    remedy = f"{enough}, enough for this" if value <= default else f"set {engine.env}={value} there"
+    return _set(
+        size,
+        {},
+        *notes,
+        f"{engine.name} {evidence.engine_version} has a constant and no {engine.env}, which came "
+        f"with {engine.env_since}: take that or a later one, {remedy}",
+        "without another release only another attention backend helps, or another constant: "
+        f"{engine.constant}",
+    )
+
+
+def _lacks_variable(engine: Engine, evidence: Evidence) -> bool:
+    return engine.env_since is not None and is_before(evidence.engine_version, engine.env_since)
 
 
 def _set(size: int, env: dict[str, str], *notes: str) -> Advice:

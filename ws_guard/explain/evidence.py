@@ -2,37 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ws_guard.engines.hub import read_config
-from ws_guard.engines.model import model_of
 from ws_guard.sizing import LAYOUTS, InputError, Layout, layouts_of_release
-
-from . import devices
-from .hints import Hint
-
-#: A hub id: never a path, which would be one of another machine.
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-#: The most that a field can be: beyond it a number belongs to something else.
-_MOST = {
-    "tp": 1 << 16,
-    "dcp": 1 << 16,
-    "dp": 1 << 16,
-    "pcp": 1 << 16,
-    "heads": 1 << 12,
-    "kv_heads": 1 << 12,
-    "head_dim": 1 << 12,
-    "sm_count": 1 << 10,
-    "draft_tokens": 1 << 12,
-    "tokens": (1 << 31) - 1,
-    "seqs": (1 << 31) - 1,
-    "workspace": 1 << 40,
-}
-#: Of more starts than these in one log the last count.
-_MOST_STARTS = 8
 
 
 class Evidence(NamedTuple):
@@ -55,6 +27,8 @@ class Evidence(NamedTuple):
     tokens: int | None = None
     seqs: int | None = None
     draft_tokens: int | None = None
+    #: Tokens of each step that failed.
+    scheduled: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     kv_heads: tuple[int, ...] = ()
     head_dim: tuple[int, ...] = ()
@@ -127,6 +101,7 @@ class Evidence(NamedTuple):
             flashinfer=self.flashinfer,
             sites=self.sites,
             env_bytes=self.env_bytes,
+            notes=self.notes,
         )
 
     def layouts(self) -> tuple[Layout, ...] | None:
@@ -137,90 +112,3 @@ class Evidence(NamedTuple):
             return layouts_of_release(self.flashinfer) if self.flashinfer else None
         except InputError:
             return None
-
-
-class Hints:
-    """Gathers hints: of one field the surest wording counts, of several values the last."""
-
-    def __init__(self) -> None:
-        self._found: dict[str, tuple[int, dict[Any, None]]] = {}
-
-    def add(self, hint: Hint) -> None:
-        """Take in what was told, unless nothing can be that."""
-        if hint.field in _MOST and not 0 < hint.value <= _MOST[hint.field]:
-            return
-        weight, values = self._found.get(hint.field, (0, {}))
-        if hint.weight > weight:
-            weight, values = hint.weight, {}
-        if hint.weight == weight:
-            # The last of the order is the last told.
-            values.pop(hint.value, None)
-            values[hint.value] = None
-            self._found[hint.field] = weight, values
-
-    def evidence(self, environ: Mapping[str, str] | None = None) -> Evidence:
-        """All of it; a model that the log names is looked up in the hub's cache, never online."""
-        engine = self._last("engine")
-        version = self._last(f"{engine}_version") if engine else None
-        known = Evidence(
-            engine=engine,
-            engine_version=version,
-            flashinfer=self._last("flashinfer_version"),
-            complete=bool(self._last("complete")),
-            tokens=max(self._all("tokens"), default=None),
-            seqs=max(self._all("seqs"), default=None),
-            draft_tokens=self._last("draft_tokens"),
-            heads=self._all("heads"),
-            kv_heads=self._all("kv_heads"),
-            head_dim=self._all("head_dim"),
-            gpu=self._last("gpu"),
-            sm_count=self._last("sm_count"),
-            env_bytes=self._last("workspace"),
-            utilization=self._last("utilization"),
-            deterministic=bool(self._last("deterministic")),
-            dp_attention=bool(self._last("dp_attention")),
-            backends=self._all("backend"),
-            model=self._last("model"),
-            tp=self._last("tp"),
-            dcp=self._last("dcp"),
-            dp=self._last("dp"),
-            pcp=self._last("pcp"),
-        )
-        doubts = tuple(
-            field
-            for field in ("tp", "dcp", "tokens", "seqs", "heads", "flashinfer_version")
-            if len(self._all(field)) > 1
-        )
-        known = known._replace(
-            doubts=doubts,
-            tps=self._all("tp")[-_MOST_STARTS:] if "tp" in doubts else (),
-            dcps=self._all("dcp")[-_MOST_STARTS:] if "dcp" in doubts else (),
-        )
-        if known.sm_count is None and known.gpu is not None:
-            known = known._replace(sm_count=devices.SMS_BY_NAME.get(known.gpu))
-        return _with_model(known, os.environ if environ is None else environ)
-
-    def _all(self, field: str) -> tuple[Any, ...]:
-        return tuple(self._found.get(field, (0, {}))[1])
-
-    def _last(self, field: str) -> Any:  # noqa: ANN401 - a value of the field's own type
-        values = self._all(field)
-        return values[-1] if values else None
-
-
-def _with_model(known: Evidence, environ: Mapping[str, str]) -> Evidence:
-    if known.heads or not known.model or not _HUB_ID.fullmatch(known.model):
-        return known
-    try:
-        model = model_of(known.model, read_config(known.model, environ))
-    except (InputError, ValueError):
-        return known
-    if not 0 < model.heads <= _MOST["heads"]:
-        return known
-    note = f"{model.heads} heads by the config of {known.model} in the hub cache of this machine"
-    return known._replace(
-        heads=(model.heads,),
-        kv_heads=(model.kv_heads,) if model.kv_heads else (),
-        head_dim=(model.head_dim,) if model.head_dim else (),
-        notes=(note,),
-    )

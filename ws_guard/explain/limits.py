@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ws_guard.engines.sites import Site
 
 from .evidence import Evidence
 from .readings import Reading
-from .shapes import MOST_Q_LEN, Shape
+from .shapes import MOST_HEADS, MOST_Q_LEN, Shape
 
 #: Speculation that is not told drafts a few tokens; beyond this nobody does.
 _MOST_DRAFTED = 64
@@ -16,10 +18,21 @@ def kernel_heads(reading: Reading, evidence: Evidence) -> set[int] | None:
     """Heads that the kernel can see in this deployment; None where the log does not tell."""
     if evidence.kernel_heads is not None:
         return {evidence.kernel_heads}
-    if not evidence.heads or not evidence.splits:
+    return _split(reading, evidence, evidence.heads) if evidence.heads else None
+
+
+def possible_heads(reading: Reading, evidence: Evidence) -> set[int] | None:
+    """The same; where the model's heads are not told those of any model, split over the ranks."""
+    known = kernel_heads(reading, evidence)
+    return known or _split(reading, evidence, range(1, MOST_HEADS + 1))
+
+
+def _split(reading: Reading, evidence: Evidence, models: Collection[int]) -> set[int] | None:
+    splits = evidence.splits
+    if not splits:
         return None
-    per_rank = {-(-heads // tp) for heads in evidence.heads for tp, _ in evidence.splits}
-    gathered = {-(-heads // tp) * dcp for heads in evidence.heads for tp, dcp in evidence.splits}
+    per_rank = {-(-heads // tp) for heads in models for tp, _ in splits}
+    gathered = {-(-heads // tp) * dcp for heads in models for tp, dcp in splits}
     if reading.site is None:
         return per_rank | gathered
     if reading.site.heads == "gathered":
@@ -60,6 +73,18 @@ def within(shape: Shape, reading: Reading, evidence: Evidence) -> Shape | None:
             # Each other row has a token at least.
             high = min(high, tokens - shape.batch + 1)
     return shape._replace(high=high) if low <= high else None
+
+
+def is_of_step(shape: Shape, reading: Reading, scheduled: Collection[int]) -> bool:
+    """Whether a call can be of a failed step; `scheduled` are the tokens of each that failed.
+
+    Rows that are tokens are all of them; requests of a decode step may be padded for a CUDA graph.
+    """
+    if reading.site is not None and reading.site.batch == "tokens":
+        return shape.batch in scheduled
+    if reading.entry in ("decode", "dsv4"):
+        return True
+    return shape.batch + shape.low - 1 <= max(scheduled)
 
 
 def _seqs(reading: Reading, evidence: Evidence) -> int | None:

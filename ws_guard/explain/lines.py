@@ -185,14 +185,15 @@ def _from_json(text: str) -> Line | None:
     messages = (_spoken(told.get(key)) for key in _MESSAGES)
     message = next((each for each in messages if each is not None), None)
     if message is None:
-        return Line(source, "", "\n".join(strings))
+        return Line(source, "", "\n".join([*strings, *_numbers(told)]))
     if len(strings) == 1 or "log" in told:
         # Docker: a line that goes on has no line break at its end.
         stream = told.get("stream") if isinstance(told.get("log"), str) else None
         partial = stream is not None and message[-1:] != "\n"
         name = stream if isinstance(stream, str) else ""
         return Line(source, "", message.rstrip("\n"), name[:_LONGEST_NAME], partial)
-    return Line(source, "", "\n".join([message, *(each for each in strings if each != message)]))
+    others = [each for each in strings if each != message]
+    return Line(source, "", "\n".join([message, *others, *_numbers(told)]))
 
 
 def _find(told: dict[str, object], key: str, depth: int = 3) -> str:
@@ -220,3 +221,12 @@ def _strings(value: object, depth: int = _MOST_DEPTH) -> Iterator[str]:
     elif isinstance(value, (dict, list)) and depth:
         for each in value.values() if isinstance(value, dict) else value:
             yield from _strings(each, depth - 1)
+
+
+def _numbers(value: object, depth: int = _MOST_DEPTH) -> Iterator[str]:
+    """Every whole number in a JSON value with its key: a model's config is such a line."""
+    if isinstance(value, dict):
+        yield from (f'"{key}": {each}' for key, each in value.items() if type(each) is int)
+    if isinstance(value, (dict, list)) and depth:
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(each, depth - 1)

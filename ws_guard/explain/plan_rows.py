@@ -33,10 +33,12 @@ class Rows(NamedTuple):
 
     @property
     def v_bytes(self) -> int:
+        """Bytes of `tmp_v`: the partial outputs."""
         return self.heads * self.rows * self.head_dim * self.formula.element_bytes
 
     @property
     def s_bytes(self) -> int:
+        """Bytes of `tmp_s`: a float for each row of each head."""
         return self.heads * self.rows * _FLOAT_BYTES
 
     @property
@@ -52,6 +54,7 @@ def rank_heads(evidence: Evidence) -> tuple[int, ...]:
 
 
 def rank_kv_heads(evidence: Evidence) -> int | None:
+    """Key heads of a rank; None where the log does not tell."""
     tp = evidence.attention_tp or 1
     return max(1, evidence.kv_heads[-1] // tp) if evidence.kv_heads else None
 

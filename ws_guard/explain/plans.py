@@ -23,7 +23,8 @@ from ws_guard.sizing.slabs import round_up
 
 from .evidence import Evidence
 from .finding import Confidence, Solution
-from .plan_formulas import FORMULAS, PREFILL, SHARED_ROWS_SINCE, formulas_of
+from .plan_formulas import FORMULAS, PREFILL, formulas_of
+from .plan_notes import notes_on
 from .plan_rows import (
     COMMON_DIMS,
     COMMON_HEADS,
@@ -41,9 +42,6 @@ from .wordings import Fault
 _MOST_SOLUTIONS = 1_000
 #: Of these several values leave the rows open.
 _DOUBTS = {"tp", "heads", "flashinfer_version"}
-#: SGLang's deterministic mode splits KV every so many tokens and sets its workspace itself.
-_DETERMINISTIC_SPLIT = 4096
-DETERMINISTIC_BYTES = 2 << 30
 
 
 class Solved(NamedTuple):
@@ -71,7 +69,6 @@ def solve_plan(fault: Fault, evidence: Evidence) -> Solved:
     # Heads and head dimension fix the rows, and with them the need, whatever tiles they are.
     exact = told and len(kept) == 1 and _known(evidence) and not _DOUBTS & set(evidence.doubts)
     needs = {each.need_bytes for each in kept}
-    notes = list(_notes(fault, kept, solutions, evidence))
     return Solved(
         workspaces=_workspaces(fault, kept),
         solutions=tuple(solutions[:_MOST_SOLUTIONS]),
@@ -79,7 +76,7 @@ def solve_plan(fault: Fault, evidence: Evidence) -> Solved:
         worst_bytes=_worst(fault, kept, evidence),
         threshold=_threshold(fault, kept, solutions, evidence),
         confidence="exact" if exact else "consistent",
-        notes=tuple(notes),
+        notes=tuple(notes_on(fault, kept, solutions, evidence)),
     )
 
 
@@ -194,69 +191,6 @@ def _threshold(
         rows = graph_tiles(middle, gqa, 16) * 16
         rows = -(-rows // gqa) if read.formula.shared_rows else rows
         if read._replace(rows=rows).need_bytes <= workspace[0]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _notes(
-    fault: Fault, kept: list[Rows], solutions: list[Solution], evidence: Evidence
-) -> Iterator[str]:
-    first = kept[0]
-    behind = {each.s_bytes for each in kept}
-    if fault.slab.endswith("_v"):
-        sizes = " or ".join(f"{size:,}" for size in sorted(behind, reverse=True)[:4])
-        yield f"{fault.slab[:-1]}s comes next in the same workspace and asks for {sizes} bytes"
-    else:
-        yield f"{fault.slab[:-1]}v stands before it with {first.v_bytes:,} bytes"
-    if solutions and solutions[0].rule:
-        yield f"{solutions[0].tiles:,} tiles of {solutions[0].tile} rows: {solutions[0].rule}"
-    group = query_group(evidence, first.heads)
-    if len(kept) == 1 and not first.formula.shared_rows and group and group > 1:
-        shared = first._replace(rows=-(-first.rows // group), formula=FORMULAS[-1])
-        yield (
-            f"FlashInfer from {SHARED_ROWS_SINCE} on reserves {shared.need_bytes:,} bytes for the "
-            "same plan (rows shared by a group of query heads)"
-        )
-    if len({each.formula for each in kept}) > 1:
-        yield "which formula sized it depends on FlashInfer's version, which is not in the log"
-    missing = [
-        name
-        for name, known in (
-            ("the model's heads", rank_heads(evidence)),
-            ("its head dimension", evidence.head_dim),
-        )
-        if not known
-    ]
-    if missing:
-        yield f"not in the log: {', '.join(missing)}: the largest need of those possible is told"
-    yield from _deterministic(fault, kept, evidence)
-
-
-def _deterministic(fault: Fault, kept: list[Rows], evidence: Evidence) -> Iterator[str]:
-    """SGLang's deterministic mode: how long a prompt may be under its fixed splits."""
-    if not evidence.deterministic or fault.available != DETERMINISTIC_BYTES:
-        return
-    yield (
-        "deterministic inference sets the workspace to 2,147,483,648 bytes itself: the variable is "
-        "overwritten"
-    )
-    read, group = kept[0], query_group(evidence, kept[0].heads)
-    if len(kept) == 1 and group and not read.formula.shared_rows:
-        yield (
-            f"with splits of {_DETERMINISTIC_SPLIT:,} tokens prompts of up to "
-            f"{_longest_prompt(read, group):,} tokens fit"
-        )
-
-
-def _longest_prompt(read: Rows, group: int) -> int:
-    tile = tiles_of(read.head_dim)[0]
-    low, high = 0, 1 << 22
-    while low < high:
-        middle = (low + high + 1) // 2
-        tiles = -(-middle * group // tile) * -(-middle // _DETERMINISTIC_SPLIT)
-        if read._replace(rows=tiles * tile).need_bytes <= DETERMINISTIC_BYTES:
             low = middle
         else:
             high = middle - 1

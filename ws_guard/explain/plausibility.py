@@ -61,6 +61,12 @@ def by_plausibility(
     return sorted(candidates, key=implausibility)
 
 
+def credible(candidates: list[Candidate], evidence: Evidence) -> list[Candidate]:
+    """Those with heads that the model's lead to, or that models have; all where none is."""
+    likely = likely_heads(evidence) or set(_COMMON_HEADS)
+    return [each for each in candidates if each.shape.heads in likely] or candidates
+
+
 def _would_be_larger(reading: Reading, size: int | None, evidence: Evidence) -> bool:
     """Whether the engine sizes the site for its steps, and the workspace was of the size without.
 

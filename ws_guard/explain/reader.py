@@ -12,8 +12,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from . import hints as hinting
-from .evidence import Hints
 from .faults import Faults, Met
+from .gathering import Hints
+from .hint_words import ANCHORS
 from .lines import Line, blanked, unwrap, whole_lines
 from .neighbours import faults_around, is_cut, is_of
 from .search import Searcher
@@ -67,7 +68,7 @@ class LogReader:
         self._traces = self._around = 0
         self._hints = Hints()
         self._areas = 0
-        self._words = dict.fromkeys((*NEEDLES, *hinting.ANCHORS), _MOST_HITS)
+        self._words = dict.fromkeys((*NEEDLES, *ANCHORS), _MOST_HITS)
         self._hinted_to = 0  # position in the log up to which hints were taken
 
     def read(self, source: Source) -> Found:
@@ -108,7 +109,7 @@ class LogReader:
         for at, word in hits:
             if at >= end:
                 continue
-            if word in hinting.ANCHORS:
+            if word in ANCHORS:
                 self._area(searcher, at, filled)
             else:
                 self._take_fault(searcher, at, word, filled)

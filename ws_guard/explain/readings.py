@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ws_guard.engines.releases import ENGINES, numbers, sites_of
+from ws_guard.engines.releases import ENGINES, is_before, numbers, sites_of
 from ws_guard.engines.sites import Engine, EngineRelease, Site
 from ws_guard.sizing import (
     ENTRIES,
@@ -41,9 +41,10 @@ class Reading(NamedTuple):
     release: EngineRelease | None = None
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """What tells readings apart."""
-        return self.layout.name, self.entry, self.site.workspace if self.site else ""
+    def key(self) -> tuple[str, str, str, str]:
+        """What tells readings apart: a site may be sized in another way by another release."""
+        workspace, size = (self.site.workspace, self.site.size) if self.site else ("", "")
+        return self.layout.name, self.entry, workspace, size
 
     def workspace_bytes(self, available: int) -> int:
         """The workspace that leaves so much, from an aligned address on."""
@@ -52,26 +53,13 @@ class Reading(NamedTuple):
 
 def known_layouts(fault: Fault, evidence: Evidence) -> tuple[tuple[Layout, ...], bool, list[str]]:
     """(layouts that can be, whether the log tells them, notes)."""
-    notes: list[str] = []
     by_version = evidence.layouts()
     if evidence.layout in LAYOUTS and by_version:
-        return by_version, True, notes
-    by_engine = None if by_version else _layouts_of_engine(evidence)
-    if by_engine:
-        notes.append(
-            f"FlashInfer as {evidence.engine} {evidence.engine_version} brings it: "
-            f"layout {' or '.join(layout.name for layout in by_engine)}"
-        )
-    told = by_version or by_engine
-    unseen = by_version is not None and is_newer_than_seen(evidence.flashinfer or "")
-    if unseen:
-        notes.append(
-            f"FlashInfer {evidence.flashinfer} is newer than {NEWEST_SEEN}, the newest looked at: "
-            "it is taken to carve as that"
-        )
+        return by_version, True, []
+    told, sure, notes = _layouts_of_release(by_version, evidence)
     names = LAYOUTS_OF_LINE.get(fault.line or 0)
     if names is None:
-        return told or tuple(LAYOUTS.values()), told is not None and not unseen, notes
+        return told or tuple(LAYOUTS.values()), sure, notes
     by_line = tuple(LAYOUTS[name] for name in names)
     both = tuple(layout for layout in by_line if told is None or layout in told)
     if not both:
@@ -79,6 +67,28 @@ def known_layouts(fault: Fault, evidence: Evidence) -> tuple[tuple[Layout, ...],
             f"allocator.h:{fault.line} and the release in the log do not agree: the line counts"
         )
     return both or by_line, True, notes
+
+
+def _layouts_of_release(
+    by_version: tuple[Layout, ...] | None, evidence: Evidence
+) -> tuple[tuple[Layout, ...] | None, bool, list[str]]:
+    """The same by FlashInfer's release, or by that which the engine's release brings."""
+    if by_version is None:
+        by_engine = _layouts_of_engine(evidence)
+        if by_engine is None:
+            return None, False, []
+        names = " or ".join(layout.name for layout in by_engine)
+        note = (
+            f"FlashInfer as {evidence.engine} {evidence.engine_version} brings it: layout {names}"
+        )
+        return by_engine, True, [note]
+    if not is_newer_than_seen(evidence.flashinfer or ""):
+        return by_version, True, []
+    note = (
+        f"FlashInfer {evidence.flashinfer} is newer than {NEWEST_SEEN}, the newest looked at: "
+        "it is taken to carve as that"
+    )
+    return by_version, False, [note]
 
 
 def _layouts_of_engine(evidence: Evidence) -> tuple[Layout, ...] | None:
@@ -118,39 +128,37 @@ def _reading(slab: str, layout: Layout, entry: Entry) -> Reading | None:
 def engine_readings(
     slab: str, layouts: tuple[Layout, ...], available: int | None, evidence: Evidence
 ) -> list[Reading]:
-    """The sites of the engine's table that can have refused; empty where none can.
+    """The sites of the engine's table that can have refused; empty where none can."""
+    found: dict[tuple[object, ...], Reading] = {}
+    for engine, release in _releases(evidence):
+        for site in sites_of(engine, release):
+            for layout in _of_release(layouts, release, evidence):
+                reading = _reading(slab, layout, site.entry)
+                if reading and _can_refuse(reading, site, available, evidence):
+                    full = reading._replace(site=site, engine=engine, release=release)
+                    found.setdefault((layout.name, site._replace(since="", before=None)), full)
+    named = [each for each in found.values() if each.site and each.site.workspace in evidence.sites]
+    return named or list(found.values())
+
+
+def _releases(evidence: Evidence) -> Iterator[tuple[Engine, EngineRelease]]:
+    """The releases that it can have been: the one that the log tells, else all of its engine.
 
     Without the engine's name, flags that only engines have stand for both of them.
     """
-    engines = [ENGINES[evidence.engine]] if evidence.engine in ENGINES else list(ENGINES.values())
-    if evidence.engine is None and evidence.dcp is None:
-        return []
-    if evidence.engine is not None and evidence.engine not in ENGINES:
-        return []
-    found: dict[tuple[object, ...], Reading] = {}
+    if evidence.engine is not None:
+        engines = [ENGINES[evidence.engine]] if evidence.engine in ENGINES else []
+    else:
+        engines = [] if evidence.dcp is None else list(ENGINES.values())
     for engine in engines:
-        named = _release(engine, evidence)
-        if precedes_table(engine, evidence):
-            continue
-        for release in [named] if named else engine.releases:
-            for site in sites_of(engine, release):
-                for layout in _of_release(layouts, release, evidence):
-                    reading = _reading(slab, layout, site.entry)
-                    if reading and _can_refuse(reading, site, available, evidence):
-                        full = reading._replace(site=site, engine=engine, release=release)
-                        found.setdefault((layout.name, site._replace(since="", before=None)), full)
-    named_sites = [
-        each for each in found.values() if each.site and each.site.workspace in evidence.sites
-    ]
-    return named_sites or list(found.values())
+        if not precedes_table(engine, evidence):
+            told = _release(engine, evidence)
+            yield from ((engine, each) for each in ([told] if told else engine.releases))
 
 
 def precedes_table(engine: Engine, evidence: Evidence) -> bool:
     """Whether the log is of a release before those of the engine's table."""
-    try:
-        return numbers(evidence.engine_version or "") < numbers(engine.releases[0].version)
-    except InputError:
-        return False
+    return is_before(evidence.engine_version, engine.releases[0].version)
 
 
 def _of_release(

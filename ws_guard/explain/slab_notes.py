@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ws_guard.sizing import Layout
 from ws_guard.sizing.layouts import MIB
 
 from .evidence import Evidence
+from .lacking import lacking
 from .readings import Reading
 from .wordings import Fault
 
@@ -16,6 +19,7 @@ SET_ASIDE = (
 
 
 def unsolved(fault: Fault, layouts: tuple[Layout, ...]) -> str:
+    """Why no call was found."""
     if fault.size is None:
         return "the message gives no size: nothing to solve"
     names = ", ".join(layout.name for layout in layouts)
@@ -25,34 +29,45 @@ def unsolved(fault: Fault, layouts: tuple[Layout, ...]) -> str:
     )
 
 
-def reading_notes(fault: Fault, kept: list[Reading], evidence: Evidence, exact: bool) -> list[str]:
-    notes = []
-    if fault.available is not None:
-        by_size: dict[int, dict[str, None]] = {}
-        for each in kept:
-            names = by_size.setdefault(each.workspace_bytes(fault.available), {})
-            names[f"{each.layout.name} ({each.entry})"] = None
-        if len(by_size) > 1:
-            notes += [
-                f"the workspace had {size:,} B ({size / MIB:.2f} MiB) by {', '.join(names)}"
-                for size, names in by_size.items()
-            ]
+def reading_notes(
+    fault: Fault, readings: Sequence[Reading], evidence: Evidence, exact: bool
+) -> list[str]:
+    """What a reader of the solutions must know of them; where they are not exact, why not."""
+    notes = _sizes(fault, readings)
+    if evidence.scheduled and not evidence.heads:
+        steps = " or ".join(f"{tokens:,}" for tokens in evidence.scheduled)
+        notes.append(f"the step that failed had {steps} tokens, as the scheduler put it down")
     if exact:
         return notes
     if evidence.doubts:
         notes.append(f"the log tells several values of {', '.join(evidence.doubts)}")
-    missing = [
-        name
-        for name, known in (
-            ("the model's heads", evidence.heads or evidence.kernel_heads),
-            ("tp", evidence.parallel("tp")),
-            ("dcp", evidence.parallel("dcp")),
-            ("the tokens of a step", evidence.tokens),
-        )
-        if not known and evidence.batch is None
+    return [*notes, *lacking(_missing(readings, evidence))]
+
+
+def _sizes(fault: Fault, readings: Sequence[Reading]) -> list[str]:
+    """The size of the workspace by each reading, where they do not agree."""
+    if fault.available is None:
+        return []
+    by_size: dict[int, dict[str, None]] = {}
+    for each in readings:
+        names = by_size.setdefault(each.workspace_bytes(fault.available), {})
+        names[f"{each.layout.name} ({each.entry})"] = None
+    if len(by_size) < 2:
+        return []
+    return [
+        f"the workspace had {size:,} B ({size / MIB:.2f} MiB) by {', '.join(names)}"
+        for size, names in by_size.items()
     ]
-    if len({each.layout.name for each in kept}) > 1:
+
+
+def _missing(readings: Sequence[Reading], evidence: Evidence) -> list[str]:
+    told = (
+        ("the model's heads", evidence.heads or evidence.kernel_heads),
+        ("tp", evidence.parallel("tp")),
+        ("dcp", evidence.parallel("dcp")),
+        ("the tokens of a step", evidence.tokens),
+    )
+    missing = [name for name, known in told if not known and evidence.batch is None]
+    if len({each.layout.name for each in readings}) > 1:
         missing.append("FlashInfer's version or the line of allocator.h")
-    if missing:
-        notes.append(f"not in the log: {', '.join(missing)}")
-    return notes
+    return missing

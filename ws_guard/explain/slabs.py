@@ -6,42 +6,43 @@ a guard, layout A's `8 * heads * sum_q`, the counter the same whatever the call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ws_guard.sizing import (
-    NATIVE_SLABS,
-    Call,
-    Layout,
-    overflow_threshold_batch,
-)
+from ws_guard.sizing import NATIVE_SLABS, Layout
 from ws_guard.sizing.layouts import ALIGNMENT
-from ws_guard.sizing.slabs import slab_bytes
 
 from .evidence import Evidence
 from .finding import Confidence, Solution
-from .limits import kernel_heads, planned_rows, within
-from .plausibility import Candidate, by_plausibility
+from .limits import is_of_step, possible_heads, within
+from .plausibility import Candidate, by_plausibility, credible
 from .readings import Reading, engine_readings, generic_readings, known_layouts
-from .shapes import MOST_BATCH, Shape, each_once, shapes_of
+from .shapes import Shape, each_once, shapes_of
 from .slab_notes import SET_ASIDE, reading_notes, unsolved
+from .steps import lowest_thresholds, planned_slabs, threshold_of, worst_call
 from .wordings import Fault
 
 SLABS = frozenset(NATIVE_SLABS.values())
 
 _MOST_SOLUTIONS = 20_000
-_MOST_THRESHOLDS = 64
 
 
 class Solved(NamedTuple):
-    """What a slab's size and the rest leave. `readings`: the most plausible one first."""
+    """What a slab's size and the rest leave. `readings`: the most plausible one first.
+
+    `planned` has, by heads that may well be, bytes of the slab in the worst step that the flags
+    allow, and `lowest_thresholds` rows that fit the first reading's workspace. `bounded`: no step
+    asks for more than `planned`.
+    """
 
     layouts: tuple[str, ...]
     workspaces: tuple[int, ...]
     solutions: tuple[Solution, ...]
     threshold: int | None
     need_bytes: int | None
-    planned_bytes: int
+    planned: dict[int, int]
+    lowest_thresholds: dict[int, int]
+    bounded: bool
     confidence: Confidence
     readings: tuple[Reading, ...]
     notes: tuple[str, ...]
@@ -52,38 +53,41 @@ def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
     layouts, told, notes = known_layouts(fault, evidence)
     if fault.slab == NATIVE_SLABS["counter"]:
         return _counter(fault, layouts, notes)
-    readings = _readings(fault, layouts, evidence)
-    candidates = _ranked(fault, readings, evidence)
-    limits = evidence
+    candidates, limits = _ranked(fault, layouts, evidence), evidence
     if not candidates and evidence.layout is None:
         # Flags of another process, or words that were no flags: not all of it can be true.
         limits = evidence.unlimited()
-        candidates = _ranked(fault, _readings(fault, layouts, limits), limits)
+        candidates = _ranked(fault, layouts, limits)
         notes += [SET_ASIDE] if candidates else []
     if not candidates:
-        notes.append(unsolved(fault, layouts))
-        return Solved((), (), (), None, None, fault.size or 0, "unsolved", (), tuple(notes))
-    kept = list({each.reading.key: each.reading for each in candidates}.values())
+        return _without_call([*notes, unsolved(fault, layouts)])
+    readings = tuple({each.reading.key: each.reading for each in candidates}.values())
     shapes = each_once(each.shape for each in candidates)
-    workspaces = _workspaces(fault, kept, evidence)
-    one_shape = len(shapes) == 1 and shapes[0].low == shapes[0].high
-    one_layout = len({each.layout.name for each in kept}) == 1
-    certain = not evidence.doubts and SET_ASIDE not in notes and _could_refuse(fault)
-    exact = told and one_layout and one_shape and len(workspaces) == 1 and certain
-    notes += reading_notes(fault, kept, evidence, exact)
+    workspaces = _workspaces(fault, readings, evidence)
+    certain = told and limits is evidence and not evidence.doubts and _could_refuse(fault)
+    exact = certain and len(workspaces) == 1 and _is_one_call(readings, shapes)
+    notes += reading_notes(fault, readings, evidence, exact)
     if len(shapes) > _MOST_SOLUTIONS:
         notes.append(f"{len(shapes):,} calls ask for these bytes: the likeliest are listed")
+    likely = credible(candidates, evidence)
     return Solved(
-        layouts=tuple(dict.fromkeys(each.layout.name for each in kept)),
+        layouts=tuple(dict.fromkeys(each.layout.name for each in readings)),
         workspaces=workspaces,
         solutions=tuple(map(_solution, shapes[:_MOST_SOLUTIONS])),
-        threshold=_threshold(fault, candidates, limits),
-        need_bytes=max(each.carved for each in kept) + (fault.size or 0),
-        planned_bytes=_planned_bytes(fault, candidates, limits),
+        threshold=threshold_of(fault, candidates, limits),
+        need_bytes=max(each.carved for each in readings) + (fault.size or 0),
+        planned=planned_slabs(fault, likely, limits),
+        lowest_thresholds=lowest_thresholds(fault, likely, limits),
+        bounded=all(worst_call(each, limits) for each in likely),
         confidence="exact" if exact else "consistent",
-        readings=tuple(kept),
+        readings=readings,
         notes=tuple(notes),
     )
+
+
+def _is_one_call(readings: Sequence[Reading], shapes: Sequence[Shape]) -> bool:
+    one_layout = len({each.layout.name for each in readings}) == 1
+    return one_layout and len(shapes) == 1 and shapes[0].low == shapes[0].high
 
 
 def _could_refuse(fault: Fault) -> bool:
@@ -96,14 +100,21 @@ def _counter(fault: Fault, layouts: tuple[Layout, ...], notes: list[str]) -> Sol
     with_counter = tuple(each.name for each in layouts if each.counter_bytes == fault.size)
     if not with_counter:
         text = f"no layout carves a counter of {fault.size:,} bytes"
-        return Solved((), (), (), None, None, fault.size or 0, "unsolved", (), (*notes, text))
+        return _without_call([*notes, text])
     notes.append(
         "the counter slab is 8192 * 256 * 4 bytes whatever the call: the workspace is smaller than "
         "that, or what was handed over is not the workspace"
     )
     # It is carved first: what is available is the workspace.
     sizes = () if fault.available is None else (fault.available,)
-    return Solved(with_counter, sizes, (), None, fault.size, 0, "consistent", (), tuple(notes))
+    told = _without_call(notes)
+    return told._replace(
+        layouts=with_counter, workspaces=sizes, need_bytes=fault.size, confidence="consistent"
+    )
+
+
+def _without_call(notes: list[str]) -> Solved:
+    return Solved((), (), (), None, None, {}, {}, False, "unsolved", (), tuple(notes))
 
 
 def _readings(fault: Fault, layouts: tuple[Layout, ...], evidence: Evidence) -> list[Reading]:
@@ -124,13 +135,14 @@ def _shapes(fault: Fault, reading: Reading, evidence: Evidence) -> Iterator[Shap
     """Every call within the limits that asks for exactly the size."""
     if fault.size is None:
         return
-    for shape in shapes_of(fault.size, reading, kernel_heads(reading, evidence)):
+    for shape in shapes_of(fault.size, reading, possible_heads(reading, evidence)):
         if kept := within(shape, reading, evidence):
             yield kept
 
 
-def _ranked(fault: Fault, readings: list[Reading], evidence: Evidence) -> list[Candidate]:
-    """Candidates, the most plausible first."""
+def _ranked(fault: Fault, layouts: tuple[Layout, ...], evidence: Evidence) -> list[Candidate]:
+    """Calls that can be, by every layout; the most plausible first."""
+    readings = _readings(fault, layouts, evidence)
     if evidence.batch is not None and evidence.kernel_heads is not None:
         # A slot tells the call itself: nothing is to be solved.
         q_len = evidence.q_len or 1
@@ -141,6 +153,10 @@ def _ranked(fault: Fault, readings: list[Reading], evidence: Evidence) -> list[C
         for reading in readings
         for shape in _shapes(fault, reading, evidence)
     ]
+    if evidence.scheduled:
+        found = [
+            each for each in found if is_of_step(each.shape, each.reading, evidence.scheduled)
+        ] or found
     return by_plausibility(found, fault, evidence)
 
 
@@ -153,49 +169,9 @@ def _solution(shape: Shape) -> Solution:
 # -- what follows ---------------------------------------------------------------------------------
 
 
-def _workspaces(fault: Fault, kept: list[Reading], evidence: Evidence) -> tuple[int, ...]:
+def _workspaces(fault: Fault, kept: Sequence[Reading], evidence: Evidence) -> tuple[int, ...]:
     if evidence.workspace_bytes is not None:
         return (evidence.workspace_bytes,)
     if fault.available is None:
         return ()
     return tuple(dict.fromkeys(each.workspace_bytes(fault.available) for each in kept))
-
-
-def _call(candidate: Candidate, batch: int) -> Call:
-    shape = candidate.shape
-    return Call(candidate.reading.entry, shape.heads, batch, shape.low, lse=True)
-
-
-def _threshold(fault: Fault, candidates: list[Candidate], evidence: Evidence) -> int | None:
-    """The largest batch that fits, where every candidate leads to the same."""
-    if fault.available is None and evidence.workspace_bytes is None:
-        return None
-    found: set[int | None] = set()
-    asked = set()
-    for each in candidates:
-        size = evidence.workspace_bytes or each.reading.workspace_bytes(fault.available or 0)
-        asked.add((each.reading.layout.name, size, _call(each, 1)))
-        if len(asked) > _MOST_THRESHOLDS:
-            return None
-        found.add(overflow_threshold_batch(_call(each, 1), each.reading.layout, size))
-        if len(found) > 1:
-            return None
-    return found.pop()
-
-
-def _planned_bytes(fault: Fault, candidates: list[Candidate], evidence: Evidence) -> int:
-    """The slab of the worst step that the flags allow, where heads and rows are known."""
-    size = fault.size or 0
-    heads = {each.shape.heads for each in candidates}
-    if len(heads) > 1 and not evidence.doubts:
-        return size
-    # Of a log that tells several values, the worst that they lead to.
-    return max(size, *(_worst_bytes(each, evidence) for each in candidates[:_MOST_THRESHOLDS]))
-
-
-def _worst_bytes(candidate: Candidate, evidence: Evidence) -> int:
-    rows = planned_rows(candidate.reading, evidence)
-    if rows is None or not 0 < rows <= MOST_BATCH or candidate.reading.rule != "padded_stats":
-        return 0
-    worst = _call(candidate, max(rows, candidate.shape.batch))
-    return slab_bytes("padded_stats", worst, candidate.reading.layout)

@@ -51,17 +51,24 @@ def _solved(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
         solutions, sure, notes = counters.solve_counter(fault, evidence)
         told = blank._replace(solutions=solutions, confidence=sure, layouts=("C",))
         return told._replace(notes=(*notes, *_counter_notes(fault)))
-    if fault.kind == "out_of_memory":
-        sure, flags, notes = memory.out_of_memory(fault, evidence)
-        size = memory.known_size(fault.size, evidence) or fault.size
-        sizes = () if size is None else (size,)
-        told = blank._replace(size=size, workspace_bytes=sizes, need_bytes=size, confidence=sure)
-        return told._replace(set=tuple(flags), notes=tuple(notes))
+    if fault.kind in ("out_of_memory", "locked"):
+        return _without_room(fault, blank, evidence)
+    return _overflow(fault, blank, evidence)
+
+
+def _without_room(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
+    """A workspace that was never there."""
+    size = memory.known_size(fault.size, evidence) or fault.size
     if fault.kind == "locked":
         sure, flags, notes = memory.locked(fault, evidence)
-        size = memory.known_size(fault.size, evidence) or fault.size
-        told = blank._replace(size=size, need_bytes=size, confidence=sure)
-        return told._replace(set=tuple(flags), notes=tuple(notes))
+    else:
+        sure, flags, notes = memory.out_of_memory(fault, evidence)
+        blank = blank._replace(workspace_bytes=() if size is None else (size,))
+    told = blank._replace(size=size, need_bytes=size, confidence=sure)
+    return told._replace(set=tuple(flags), notes=tuple(notes))
+
+
+def _overflow(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
     if fault.size is None:
         return blank._replace(
             notes=(
@@ -91,20 +98,13 @@ def _slab(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
     found = _told(blank, solved)._replace(layouts=solved.layouts)
     if solved.need_bytes is None:
         return found
-    advice = advise_slab(
-        solved.need_bytes, solved.planned_bytes, solved.readings, solved.threshold, evidence
-    )
+    advice = advise_slab(solved, solved.need_bytes, evidence)
     found = _advised(found, advice)
     by_plan = advice.workspace_bytes == evidence.recommended_bytes
-    if not by_plan and _is_this_call_alone(solved, fault, evidence):
+    by_size = bool(advice.env) or not advice.typed
+    if by_size and not by_plan and not solved.bounded:
         return found._replace(notes=(*found.notes, THIS_CALL_ALONE))
     return found
-
-
-def _is_this_call_alone(solved: slabs.Solved, fault: Fault, evidence: Evidence) -> bool:
-    """Whether nothing is known of the steps that the launch allows beyond the one that failed."""
-    limit_known = solved.confidence == "exact" and evidence.tokens is not None
-    return solved.planned_bytes <= (fault.size or 0) and not limit_known
 
 
 def _told(blank: Finding, solved: slabs.Solved | plans.Solved) -> Finding:

@@ -170,7 +170,7 @@ class BoardWatch:
         found = _Found([], [], [], {})
         for name in foreign:
             inode = _inode(_look(directory, name))
-            found.bad.append(_BadFile(name, inode, "it is no slot by its name"))
+            found.bad.append(_BadFile(name, inode, "no slot by its name"))
         known, self._slots = self._slots, {}
         for name in names:
             slot = known.get(name)

@@ -1,0 +1,75 @@
+"""The flags of a launch command, and what to say of those that do not bear on sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ws_guard.sizing import InputError
+
+from . import sglang_command, vllm_command
+from .command import Command
+from .config_file import config_words
+from .flags import Flag, Read, read_flags
+from .known_flags import known_flags
+
+#: Those that bear on sizes, by engine.
+FLAGS: dict[str, tuple[Flag, ...]] = {
+    "vllm": vllm_command.FLAGS,
+    "sglang": sglang_command.FLAGS,
+}
+#: Values of `plan`'s own flags that win over the command's.
+OWN_FIELDS = ("tp", "dcp", "pcp", "dp", "max_num_batched_tokens", "max_num_seqs")
+
+
+def read_words(command: Command) -> Read:
+    """The command's flags, those of its `--config` before them; a positional model wins."""
+    flags, known = FLAGS[command.engine], known_flags(command.engine)
+    read = read_flags(command.words, flags, known)
+    path = read.values.pop("config", None)
+    if path is not None:
+        below = read_flags(config_words(path), flags, known)
+        read = read._replace(
+            values={**below.values, **read.values},
+            ignored=[*below.ignored, *read.ignored],
+            unknown=[*below.unknown, *read.unknown],
+        )
+    if command.positional_model and read.positional:
+        read.values["model"] = read.positional[0]
+    elif command.positional_model and read.behind is not None:
+        # `vllm serve --host 0.0.0.0 MODEL -tp 8`: the model stands behind an unknown flag's value.
+        read.values.setdefault("model", read.behind)
+    return read
+
+
+def notes_on_flags(engine: str, read: Read, *, newer: bool) -> Iterator[str]:
+    """Says which flags were not read. `InputError` for one that looks like a misspelt one.
+
+    A plan without that size would be wrong. Of a release newer than any looked at it is not known
+    which flags it has: a note, then.
+    """
+    if read.ignored:
+        flags = ", ".join(dict.fromkeys(read.ignored))
+        yield f"ignored, without a bearing on the workspace: {flags}"
+    mine, lent = _spellings(engine), _lent(engine)
+    for flag in dict.fromkeys(read.unknown):
+        meant = known_flags(engine).meant(flag, mine, lent)
+        if meant is not None and not newer:
+            raise InputError(
+                f"{flag} of the launch command is no flag of {engine}: did you mean {meant}?"
+            )
+        hint = f"; did you mean {meant}?" if meant else ""
+        yield f"ignored, no flag of {engine} that is known here: {flag}{hint}"
+
+
+def _spellings(engine: str) -> dict[str, str]:
+    """The spellings of an engine's flags that bear on sizes, with the field of each."""
+    return {text: flag.field for flag in FLAGS[engine] for text in flag.spellings}
+
+
+def _lent(engine: str) -> dict[str, str]:
+    """What the other engines call such a flag, and `plan` itself: with this one's own spelling."""
+    mine = {flag.field: flag.spellings[0] for flag in reversed(FLAGS[engine])}
+    theirs = {f"--{name.replace('_', '-')}": name for name in OWN_FIELDS}
+    for other in FLAGS:
+        theirs = {**theirs, **_spellings(other)}
+    return {text: mine[field] for text, field in theirs.items() if field in mine}
