@@ -25,7 +25,7 @@ from blocks import (
 )
 from programs import PROGRAMS
 
-from ws_guard.cli import app
+from ws_guard.commands import app
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import pytest
 import typer
 from blocks import DOCUMENTS, MANIFESTS, ROOT, relative, spans_of
 
-from ws_guard.cli import app
+from ws_guard.commands import app
 from ws_guard.settings import DECLARED, require_settings
 
 if TYPE_CHECKING:
