@@ -70,7 +70,7 @@ def _absent(_: Board) -> list[SlotWorker]:
 
 
 def _unreadable(board: Board) -> list[SlotWorker]:
-    Path(board.path).write_text("no directory")
+    Path(board.path).symlink_to(board.path)
     return []
 
 
