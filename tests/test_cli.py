@@ -74,6 +74,25 @@ def test_sweep(tmp_path: Path) -> None:
     assert len(text.stdout.splitlines()) == 3
 
 
+def test_a_sweep_has_the_notes_of_its_plans() -> None:
+    done = ws_guard("plan --heads 64 --max-num-batched-tokens 1 --sweep tokens=1,70000,80000")
+    *_, installed, limit = done.stdout.splitlines()
+    assert installed == "note: judged by the source of the installed FlashInfer 0.6.14"
+    about = (
+        "note (tokens 70,000; 80,000): a batch above 65,535 cannot launch whatever the workspace"
+    )
+    assert limit == f"{about}: lower --max-num-batched-tokens to 65,535"
+
+
+def test_the_api_names_arguments_and_the_command_line_flags() -> None:
+    """Without FlashInfer, whose release is then assumed."""
+    script = "import ws_guard\nprint(ws_guard.plan(heads=64, max_num_batched_tokens=1).notes[0])\n"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("the newest known; pass flashinfer\n")
+
+
 def test_verify() -> None:
     done = ws_guard("verify --json --strict")
     answer = json.loads(done.stdout)

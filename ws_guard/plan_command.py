@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .settings import parse_size
-from .sizing import DEFAULT_SM_COUNT, DEFAULT_WORKSPACE_BYTES, InputError, sm_count_of_gpu
+from .sizing import DEFAULT_SM_COUNT, DEFAULT_WORKSPACE_BYTES, InputError, Plan, sm_count_of_gpu
 
 YES, NO = 0, 1
 _NEUTRAL = {"tp": 1, "dcp": 1, "pcp": 1, "dp": 1, "max_q_len": 1}
@@ -27,18 +28,28 @@ def run(asked: Asked, *, sweep: str | None, plot: str | None, as_json: bool) -> 
     try:
         return _run(asked, sweep, plot, as_json)
     except InputError as error:
-        raise InputError(_as_flag(str(error), asked)) from None
+        raise InputError(_in_flags(str(error), asked)) from None
 
 
-def _as_flag(text: str, asked: Asked) -> str:
-    """An error of the planner's begins with its argument's name: here that is a flag.
+def _in_flags(text: str, asked: Asked) -> str:
+    """A text of the planner's names arguments, at its head and in its remedy: here they are flags.
 
     A value of the launch command is none of ours.
     """
     name = text.partition(" ")[0]
-    if name not in asked.arguments or (asked.command and asked.arguments[name] is None):
-        return text
-    return f"--{name.replace('_', '-')}{text.removeprefix(name)}"
+    if name in asked.arguments and not (asked.command and asked.arguments[name] is None):
+        text = f"{_flag(name)}{text.removeprefix(name)}"
+    remedy = "pass" if asked.command else "pass|change|lower|or"
+    named = rf"\b({remedy}) ({'|'.join(asked.arguments)})\b"
+    return re.sub(named, lambda match: f"{match[1]} {_flag(match[2])}", text)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _told(plan: Plan, asked: Asked) -> Plan:
+    return plan._replace(notes=[_in_flags(note, asked) for note in plan.notes])
 
 
 def _run(asked: Asked, sweep: str | None, plot: str | None, as_json: bool) -> int:
@@ -54,23 +65,23 @@ def _run(asked: Asked, sweep: str | None, plot: str | None, as_json: bool) -> in
     for flag in ("model", "engine_version", "attention"):
         if asked.engine[flag] is not None:
             instead = "pass --engine vllm or sglang"
-            raise InputError(f"--{flag.replace('_', '-')} needs an engine: {instead}")
+            raise InputError(f"{_flag(flag)} needs an engine: {instead}")
     for key, value in _NEUTRAL.items():
         arguments[key] = value if arguments[key] is None else arguments[key]
     arguments["workspace_bytes"] = DEFAULT_WORKSPACE_BYTES if size is None else size
     if arguments["heads"] is None and not (sweep or "").startswith("heads="):
         raise InputError("--heads is missing: pass the model's query heads")
     if sweep is not None:
-        return _sweep(sweep, arguments, plot, as_json)
+        return _sweep(asked, sweep, arguments, plot, as_json)
     if plot is not None:
         raise InputError("--plot draws a sweep: pass --sweep as well")
-    return _plan(arguments, as_json)
+    return _plan(asked, arguments, as_json)
 
 
-def _plan(arguments: dict[str, Any], as_json: bool) -> int:
+def _plan(asked: Asked, arguments: dict[str, Any], as_json: bool) -> int:
     from . import console, planning
 
-    result = planning.plan(**arguments)
+    result = _told(planning.plan(**arguments), asked)
     if as_json:
         print_json(result._asdict())
     else:
@@ -88,6 +99,7 @@ def _plan_engine(asked: Asked, arguments: dict[str, Any], as_json: bool) -> int:
     told = reader.Asked(**{**asked.engine, **arguments})
     launch, notes = reader.read_launch(told, asked.command, os.environ)
     result = engine_planning.plan_launch(launch, flashinfer=flashinfer, notes=notes)
+    result = result._replace(plan=_told(result.plan, asked))
     if as_json:
         print_json(result.as_dict())
     else:
@@ -95,11 +107,14 @@ def _plan_engine(asked: Asked, arguments: dict[str, Any], as_json: bool) -> int:
     return YES if result.plan.fits else NO
 
 
-def _sweep(text: str, arguments: dict[str, Any], plot: str | None, as_json: bool) -> int:
+def _sweep(
+    asked: Asked, text: str, arguments: dict[str, Any], plot: str | None, as_json: bool
+) -> int:
     from . import console
     from . import sweep as sweeping
 
     result = sweeping.sweep(text, arguments)
+    result = result._replace(plans=[_told(plan, asked) for plan in result.plans])
     if plot is not None:
         sweeping.plot(result, plot)
     if as_json:
