@@ -28,7 +28,7 @@ def run(path: str | None, settings: Settings, *, on_board: bool, as_json: bool) 
         raise InputError("no log: name a file, pipe one in, or pass --board")
     from .explain.logs import explain_log
 
-    name = "-" if path is None else path
+    name = "-" if path is None else os.path.expanduser(path)
     findings = explain_log(name)
     where = "standard input" if name == "-" else name
     return _tell(findings, as_json, f"no known fault of a workspace in {where}")
