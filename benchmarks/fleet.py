@@ -134,7 +134,7 @@ def run(rules: Path) -> dict[str, float]:
         tempfile.TemporaryDirectory(dir="/dev/shm") as boards,
         tempfile.TemporaryDirectory() as data,
     ):
-        fleet = subprocess.Popen([sys.executable, "-m", _module(), "--serve", boards])  # noqa: S603
+        fleet = subprocess.Popen([sys.executable, "-m", _module(), "--serve", boards])  # noqa: S603 - ourselves
         prometheus = None
         try:
             told = Path(f"{boards}/ports")
@@ -143,7 +143,7 @@ def run(rules: Path) -> dict[str, float]:
             config = Path(f"{data}/prometheus.yml")
             config.write_text(configuration(told.read_text().split(), rules))
             listen = "127.0.0.1:19490"
-            prometheus = subprocess.Popen(  # noqa: S603
+            prometheus = subprocess.Popen(  # noqa: S603 - the real one
                 [
                     *("prometheus", f"--config.file={config}", f"--web.listen-address={listen}"),
                     *(f"--storage.tsdb.path={data}/tsdb", "--log.level=error"),

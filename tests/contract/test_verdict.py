@@ -44,7 +44,7 @@ def test_positions(
     size: int, lse: int | None,
 ) -> None:  # fmt: skip
     # Counted by hand in the launcher source of 0.6.14
-    found, op = installed_contract(), OPS[entry]  # type: ignore[index]
+    found, op = installed_contract(), OPS[entry]
     assert len(found.signatures[op]) == count
     names = ("query", "workspace_buffer", "max_q_len", "batch_size", "sm_count", "workspace_size")
     expected = [query, workspace, q_len, batch, sm_count, size]

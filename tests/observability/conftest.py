@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-HERE = Path(__file__).parent
 # The helpers beside this file also run without pytest, as plain modules of one another.
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent))
 
-from places import ARTEFACTS, ENVIRONMENT, NEWEST_PYTHON, needed, unavailable  # noqa: E402
-from play import Played, play  # noqa: E402
+from places import ARTEFACTS, ENVIRONMENT, NEWEST_PYTHON, needed, unavailable
+from play import Played, play
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +45,7 @@ def judge(program: Callable[[str], str]) -> Callable[..., str]:
             text=True,
             check=False,
             timeout=240,
-            **options,  # type: ignore[arg-type]
+            **options,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -61,7 +60,7 @@ def asked() -> Callable[[str, Any], Any]:
 
     def ask(what: str, request: Any) -> Any:
         done = subprocess.run(
-            [str(python), str(HERE / "judges.py"), what],
+            [str(python), str(Path(__file__).with_name("judges.py")), what],
             input=json.dumps(request),
             capture_output=True,
             text=True,
@@ -107,7 +106,7 @@ def node_modules(program: Callable[[str], str]) -> Path:
 def scripts(node_modules: Path) -> Path:
     """The scripts of `node/`, beside the packages: Node looks for those from where a script is."""
     home = node_modules.parent
-    for source in (HERE / "node").iterdir():
+    for source in Path(__file__).with_name("node").iterdir():
         shutil.copy(source, home / source.name)
     return home
 

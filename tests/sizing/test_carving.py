@@ -215,7 +215,7 @@ def test_more_than_any_address_space_holds() -> None:
 def test_an_entry_that_no_launcher_has() -> None:
     known = "decode, context, ragged, dsv4, xqa, xqa_mla"
     with pytest.raises(ws_guard.InputError, match=f"^entry must be one of {known}, got 'prefill'$"):
-        Call("prefill", 1, 1).checked()  # type: ignore[arg-type]
+        Call("prefill", 1, 1).checked()
 
 
 def test_exact_at_any_size() -> None:

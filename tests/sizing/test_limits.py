@@ -20,7 +20,7 @@ SPARSE_MLA = HeadDims(576, 512, top_k=2048)
 
 
 def call(heads: int = 64, batch: int = 1, **changes: object) -> Call:
-    return Call("decode", heads, batch, lse=True)._replace(**changes)  # type: ignore[arg-type]
+    return Call("decode", heads, batch, lse=True)._replace(**changes)
 
 
 @pytest.mark.parametrize(

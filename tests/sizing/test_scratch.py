@@ -86,7 +86,7 @@ def test_a_single_row_is_spread_only_where_its_keys_are_576_wide() -> None:
 )
 @pytest.mark.parametrize("entry", ["decode", "dsv4"])
 def test_bounds(entry: str, sm_count: int, dims: HeadDims | None, bound: int) -> None:
-    call = Call(entry, 64, 1, sm_count=sm_count, dims=dims)  # type: ignore[arg-type]
+    call = Call(entry, 64, 1, sm_count=sm_count, dims=dims)
     assert scratch(call, C) == (bound, False)
     assert scratch(call._replace(batch=0), C) == (0, True)
 
@@ -101,13 +101,13 @@ def test_bounds(entry: str, sm_count: int, dims: HeadDims | None, bound: int) ->
     ],
 )
 def test_sparse_mla_whose_kernel_is_not_known(changes: dict[str, object], bound: int) -> None:
-    call = Call("decode", 64, 16, dims=SPARSE_MLA)._replace(**changes)  # type: ignore[arg-type]
+    call = Call("decode", 64, 16, dims=SPARSE_MLA)._replace(**changes)
     assert scratch(call, C) == (bound, False)
 
 
 @pytest.mark.parametrize("entry", ["context", "ragged"])
 def test_context_and_ragged_use_none(entry: str) -> None:
-    assert scratch(Call(entry, 64, 1), C) == (0, True)  # type: ignore[arg-type]
+    assert scratch(Call(entry, 64, 1), C) == (0, True)
 
 
 @pytest.mark.parametrize("sm_count", [132, 148, 149, 160])

@@ -23,7 +23,7 @@ def test_the_head_of_a_workspace(
     entry: str, without_lse: tuple[str | None, ...], with_lse: tuple[str | None, ...]
 ) -> None:
     for lse, expected in ((False, without_lse), (True, with_lse)):
-        found = tuple(head_slab(entry, lse, layout) for layout in LAYOUTS.values())  # type: ignore[arg-type]
+        found = tuple(head_slab(entry, lse, layout) for layout in LAYOUTS.values())
         assert found == expected
 
 

@@ -85,7 +85,7 @@ def test_measured(batch: int, pages: int, size: int) -> None:
 )
 def test_arithmetic(changes: dict[str, object], size: int) -> None:
     """repr: bytes are whole numbers."""
-    found = scratch(H200._replace(**changes), C).bytes  # type: ignore[arg-type]
+    found = scratch(H200._replace(**changes), C).bytes
     assert repr(found) == repr(size)
 
 
@@ -106,7 +106,7 @@ def test_arithmetic(changes: dict[str, object], size: int) -> None:
 def test_kv_heads_that_are_not_known_are_those_that_compile(
     changes: dict[str, object], size: int
 ) -> None:
-    call = H200._replace(kv_heads=None, **changes)  # type: ignore[arg-type]
+    call = H200._replace(kv_heads=None, **changes)
     assert scratch(call, C) == (size, False)
 
 
@@ -142,7 +142,7 @@ def test_who_may_use_scratch() -> None:
     ],
 )
 def test_exact_only_where_the_arguments_decide(changes: dict[str, object], exact: bool) -> None:
-    assert scratch(H200._replace(**changes), C).exact is exact  # type: ignore[arg-type]
+    assert scratch(H200._replace(**changes), C).exact is exact
 
 
 @pytest.mark.parametrize("unknown", ["max_kv_len", "kv_heads", "dims", "sm90_fp8"])
@@ -229,4 +229,4 @@ def test_mla_writes_two_tiles_a_row_at_every_batch() -> None:
 )
 def test_impossible_calls(changes: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        H200._replace(**changes).checked()  # type: ignore[arg-type]
+        H200._replace(**changes).checked()

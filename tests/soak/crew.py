@@ -88,7 +88,7 @@ class Crew:
     ) -> None:
         self.lives: list[Life] = []
         self.current: dict[int, Life] = {}
-        self.random = random.Random(seed)  # noqa: S311
+        self.random = random.Random(seed)  # noqa: S311 - repeatable
         self._folder, self._board, self._exporter = folder, board, told_by
         self._calls_per_second = rate / workers
         self._lock = threading.Lock()

@@ -23,7 +23,7 @@ class Fate:
 
     def __init__(self, crew: Crew, watched_by: Scraper, options: argparse.Namespace) -> None:
         self._crew, self._scraper = crew, watched_by
-        self._random = random.Random(options.seed + 1)  # noqa: S311
+        self._random = random.Random(options.seed + 1)  # noqa: S311 - repeatable
         self._mortal = range(len(VETERANS), options.workers)
         self._every, self._group_every = options.kill_every, options.group_every
         self._busy: dict[int, threading.Thread] = {}

@@ -12,12 +12,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "observability")]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "observability"))
 
-from book import Bounds, Series  # noqa: E402
-from places import RULES  # noqa: E402
-from servers import Prometheus, fetch, free_port, running, wait_for  # noqa: E402
+from book import Bounds, Series
+from places import RULES
+from servers import Prometheus, fetch, free_port, running, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -27,16 +27,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent))
 
-import history  # noqa: E402
-from book import ACTIONS  # noqa: E402
-from crew import Crew, Life  # noqa: E402
-from fate import HOARDER, VETERANS, Fate  # noqa: E402
-from observers import Exporter, Scraper, exporter, scraper, told_of_life, weigh_session  # noqa: E402
-from report import Report, table  # noqa: E402
-from scales import Scales, cpu_seconds  # noqa: E402
+import history
+from book import ACTIONS
+from crew import Crew, Life
+from fate import HOARDER, VETERANS, Fate
+from observers import Exporter, Scraper, exporter, scraper, told_of_life, weigh_session
+from report import Report, table
+from scales import Scales, cpu_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -234,5 +233,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ["PYTHONPATH"] = str(HERE.parents[1])
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
     sys.exit(main())

@@ -65,7 +65,7 @@ class Traffic:
         self._native, self._module, self._book = native, module, book
         self._layout = LAYOUTS[layout]
         self._on_overflow = on_overflow
-        self._random = random.Random(seed)  # noqa: S311
+        self._random = random.Random(seed)  # noqa: S311 - repeatable
         self._workspaces = {
             entry: torch.empty(size, dtype=torch.uint8) for entry, size in WORKSPACE_BYTES.items()
         }

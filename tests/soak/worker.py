@@ -16,15 +16,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), *(str(HERE.parent / room) for room in ("probe", "real"))]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "probe"))
+sys.path.insert(2, str(Path(__file__).parents[1] / "real"))
 
-from book import Book, Header, Order, State  # noqa: E402
-from native_ops import NativeOps  # noqa: E402
-from traffic import Traffic  # noqa: E402
+from book import Book, Header, Order, State
+from native_ops import NativeOps
+from traffic import Traffic
 
-import ws_guard  # noqa: E402
-from ws_guard import contract, launcher  # noqa: E402
+import ws_guard
+from ws_guard import contract, launcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
