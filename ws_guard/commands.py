@@ -6,9 +6,8 @@ import os
 import sys
 from typing import Annotated, Any
 
-from . import plan_command
+from . import console, plan_command
 from .exits import NO, YES
-from .plan_command import print_json as _print_json
 from .settings import SettingError, Settings, misspelt_settings, require_settings
 from .sizing import OLDEST_SEEN, InputError
 from .version import __version__
@@ -44,8 +43,7 @@ class _BehindDashes(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's own
         """Parse; `InputError` where nothing stands behind `--`."""
-        behind = args[args.index("--") + 1 :] if "--" in args else args
-        if not any(word.strip() for word in behind) and behind is not args:
+        if "--" in args and not any(word.strip() for word in args[args.index("--") + 1 :]):
             example = f"{ctx.command_path} -- vllm serve MODEL"
             raise InputError(f"nothing stands behind --: write the launch command there, {example}")
         return super().parse_args(ctx, args)
@@ -153,7 +151,7 @@ def verify(
     Exit codes: 0 verified, or unverified without --strict; 1 not; 2 there is none.
     ws-guard verify --strict
     """
-    from . import console, contract
+    from . import contract
 
     try:
         found = contract.installed_contract()
@@ -162,7 +160,7 @@ def verify(
         raise InputError(f"{error}: install {needed} beside ws-guard") from None
     if as_json:
         answer = {**found._asdict(), "layout": found.layout.name if found.layout else None}
-        _print_json(answer)
+        console.print_json(answer)
     else:
         print(console.contract_text(found))
     accepted = ("verified",) if strict else ("verified", "unverified")

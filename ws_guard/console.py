@@ -1,7 +1,8 @@
-"""What the command line prints for people: plain text that survives a copy into a ticket."""
+"""What the command line prints: plain text that survives a copy into a ticket, or JSON."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from .units import human_bytes
@@ -18,6 +19,11 @@ _REASONS = {
     "overrun": "the carve succeeds but scratch does not fit: what lies behind is overwritten",
     "grid_limit": "the batch cannot launch whatever the workspace",
 }
+
+
+def print_json(value: object) -> None:
+    """JSON for programs, indented for people."""
+    print(json.dumps(value, indent=2))
 
 
 def typed_line(typed: str) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from . import console
+from .exits import NO, YES
 from .settings import parse_size
 from .sizing import DEFAULT_SM_COUNT, DEFAULT_WORKSPACE_BYTES, InputError, Plan, sm_count_of_gpu
 
-YES, NO = 0, 1
 _NEUTRAL = {"tp": 1, "dcp": 1, "pcp": 1, "dp": 1, "max_q_len": 1}
 
 
@@ -79,11 +79,11 @@ def _run(asked: Asked, sweep: str | None, plot: str | None, as_json: bool) -> in
 
 
 def _plan(asked: Asked, arguments: dict[str, Any], as_json: bool) -> int:
-    from . import console, planning
+    from . import planning
 
     result = _told(planning.plan(**arguments), asked)
     if as_json:
-        print_json(result._asdict())
+        console.print_json(result._asdict())
     else:
         print(console.plan_text(result))
     return YES if result.fits else NO
@@ -101,7 +101,7 @@ def _plan_engine(asked: Asked, arguments: dict[str, Any], as_json: bool) -> int:
     result = engine_planning.plan_launch(launch, flashinfer=flashinfer, notes=notes)
     result = result._replace(plan=_told(result.plan, asked))
     if as_json:
-        print_json(result.as_dict())
+        console.print_json(result.as_dict())
     else:
         print(console_sites.engine_plan_text(result))
     return YES if result.plan.fits else NO
@@ -110,7 +110,6 @@ def _plan_engine(asked: Asked, arguments: dict[str, Any], as_json: bool) -> int:
 def _sweep(
     asked: Asked, text: str, arguments: dict[str, Any], plot: str | None, as_json: bool
 ) -> int:
-    from . import console
     from . import sweep as sweeping
 
     result = sweeping.sweep(text, arguments)
@@ -120,15 +119,10 @@ def _sweep(
     if as_json:
         rows = zip(result.values, result.plans, strict=True)
         plans = [{"value": value, **each._asdict()} for value, each in rows]
-        print_json({"parameter": result.parameter, "plans": plans})
+        console.print_json({"parameter": result.parameter, "plans": plans})
     else:
         print(console.sweep_text(result.parameter, result.values, result.plans))
     return YES if all(each.fits for each in result.plans) else NO
-
-
-def print_json(value: object) -> None:
-    """JSON for programs, indented for people."""
-    print(json.dumps(value, indent=2))
 
 
 def _size(flag: str, text: str) -> int:
