@@ -113,14 +113,14 @@ def test_without_a_compiler_a_stand_in_serves(tmp_path: Path) -> None:
     assert "first refused step: 3,081 tokens" in done.stdout
 
 
-def test_the_recipe_of_the_documentation() -> None:
+def test_the_recipe_of_the_documentation(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "GUARD.md").read_text()
     recipe = text.partition("## Try both without a GPU")[2].split("```")[1].removeprefix("sh\n")
-    recipe = recipe.replace(".venv/bin/python", sys.executable)
+    recipe = recipe.replace(".venv/bin/python", sys.executable).replace("/tmp/", f"{tmp_path}/")
     done = subprocess.run(
         ["sh", "-ec", recipe], cwd=ROOT, capture_output=True, text=True, check=True, timeout=240
     )
-    assert not Path("/tmp/ws_guard-try").exists()
+    assert list(tmp_path.iterdir()) == []
     _, observe, act, split = re.split(r"== \w+\n", done.stdout)
     refused = {
         name: {step["what"]: step["refused"] for step in map(json.loads, lines.splitlines())}

@@ -27,6 +27,19 @@ app = typer.Typer(
 )
 
 
+class _TakesCommand(TyperCommand):
+    """Takes a command behind `--`; an unset variable there is none."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's own
+        """Parse; `InputError` where nothing stands behind `--`."""
+        has_dashes = "--" in args
+        rest = super().parse_args(ctx, args)
+        if has_dashes and not any(word.strip() for word in ctx.params["command"] or []):
+            example = f"{ctx.command_path} -- vllm serve MODEL"
+            raise InputError(f"nothing stands behind --: write the launch command there, {example}")
+        return rest
+
+
 def run_typed(arguments: list[str]) -> object:
     """Run one command; its exit code, or None. Bad usage and input are exceptions."""
     if arguments[:1] == ["help"]:
@@ -36,17 +49,6 @@ def run_typed(arguments: list[str]) -> object:
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-class _BehindDashes(TyperCommand):
-    """A command that takes another behind `--`; an unset variable there is no command."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's own
-        """Parse; `InputError` where nothing stands behind `--`."""
-        if "--" in args and not any(word.strip() for word in args[args.index("--") + 1 :]):
-            example = f"{ctx.command_path} -- vllm serve MODEL"
-            raise InputError(f"nothing stands behind --: write the launch command there, {example}")
-        return super().parse_args(ctx, args)
 
 
 def _print_version(wanted: bool) -> None:
@@ -72,7 +74,7 @@ def _every_command(
 
 
 # What stands behind the engine's name is the engine's, with a -- before it or without.
-@app.command(cls=_BehindDashes, context_settings={"allow_interspersed_args": False})
+@app.command(cls=_TakesCommand, context_settings={"allow_interspersed_args": False})
 def plan(
     heads: Annotated[int | None, typer.Option(help="Query heads of the model.")] = None,
     model: Annotated[
@@ -121,23 +123,8 @@ def plan(
     ws-guard plan --heads 64 --tp 8 --dcp 8 --max-num-batched-tokens 16384
     ws-guard plan --engine-version 0.26.0 --heads 64 -- vllm serve MODEL -tp 8 -dcp 8
     """
-    arguments: dict[str, Any] = {
-        "heads": heads,
-        "tp": tp,
-        "dcp": dcp,
-        "pcp": pcp,
-        "dp": dp,
-        "max_num_batched_tokens": max_num_batched_tokens,
-        "max_num_seqs": max_num_seqs,
-        "max_q_len": max_q_len,
-        "workspace_bytes": workspace_bytes,
-        "flashinfer": flashinfer,
-        "gpu": gpu,
-        "sm_count": sm_count,
-    }
-    told = {"engine": engine, "engine_version": engine_version, "model": model}
-    asked = plan_command.Asked(arguments, {**told, "attention": attention}, command or [])
-    return plan_command.run(asked, sweep=sweep, plot=plot, as_json=as_json)
+    # Every option by its name.
+    return plan_command.run(plan_command.Asked(**locals()))
 
 
 @app.command()
@@ -186,7 +173,7 @@ def serve(
     return server.serve(_settings(board=board, listen=listen))
 
 
-@app.command("run", context_settings={"allow_interspersed_args": False})
+@app.command("run", cls=_TakesCommand, context_settings={"allow_interspersed_args": False})
 def run_command(
     command: Annotated[list[str], typer.Argument(help="What to run, behind --.")],
     board: BoardOption = None,

@@ -189,7 +189,9 @@ def _start(command: Sequence[str], environ: Mapping[str, str], mask: set[int]) -
     except OSError as error:
         found = shutil.which(command[0]) or not isinstance(error, FileNotFoundError)
         reason = error.strerror if found else "command not found"
-        raise InputError(f"{command[0]}: {reason}; name a program behind the --") from None
+        raise InputError(
+            f"{command[0] or repr('')}: {reason}; name a program behind the --"
+        ) from None
 
 
 def _say(text: str) -> None:
