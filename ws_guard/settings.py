@@ -112,12 +112,9 @@ def _listen(text: str) -> str:
     return text
 
 
-def _path(text: str) -> str:
-    """A path whose `~` no shell has seen, as in quotes, in a unit or a manifest."""
-    return os.path.expanduser(text)
-
-
 _Parser = Callable[[str], Any]
+#: In quotes, a unit or a manifest no shell has seen a `~`.
+_path = os.path.expanduser
 
 #: Setting name -> (field, parser, default). The one place where settings are declared.
 DECLARED: dict[str, tuple[str, _Parser, Any]] = {
