@@ -34,7 +34,7 @@ def main() -> int:
     """Fork the workers and wait for them; 1 if one of them failed."""
     options = _options()
     # Loaded here, once; `install` in the workers finds FlashInfer loaded and its ops not yet.
-    import flashinfer.mla  # noqa: F401 - see above
+    import flashinfer.mla  # noqa: F401 - for the workers
     import torch
 
     torch.set_num_threads(1)
