@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 REFERENCE = (
     "plan --engine none --flashinfer 0.6.14 --sm-count 148 --heads 64 --tp 8 --dcp 8 "
     "--max-num-batched-tokens 16384 --workspace-bytes 394MiB"
@@ -72,6 +73,40 @@ def test_sweep(tmp_path: Path) -> None:
     text = ws_guard(f"{REFERENCE} --sweep heads=8,16 --max-num-batched-tokens 512")
     assert text.returncode == 0
     assert len(text.stdout.splitlines()) == 3
+
+
+def test_a_sweep_has_the_notes_of_its_plans() -> None:
+    done = ws_guard("plan --heads 64 --max-num-batched-tokens 1 --sweep tokens=1,70000,80000")
+    *_, installed, limit = done.stdout.splitlines()
+    assert installed == "note: judged by the source of the installed FlashInfer 0.6.14"
+    about = (
+        "note (tokens 70,000; 80,000): a batch above 65,535 cannot launch whatever the workspace"
+    )
+    assert limit == f"{about}: lower --max-num-batched-tokens to 65,535"
+
+
+def test_the_api_names_arguments_and_the_command_line_flags(tmp_path: Path) -> None:
+    """Where FlashInfer has no launcher, and its release is assumed."""
+    package = tmp_path / "flashinfer" / "__init__.py"
+    package.parent.mkdir()
+    package.touch()
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    step = "plan --heads 64 --max-num-batched-tokens 1"
+    asked = {
+        "flags": ["-m", "ws_guard", *step.split()],
+        "flags, in a sweep": ["-m", "ws_guard", *step.split(), "--sweep", "heads=8,16"],
+        "arguments": ["-c", "import ws_guard as w; print(w.plan(heads=64, max_num_seqs=1).notes)"],
+    }
+    told = {
+        name: subprocess.run(
+            [sys.executable, *command], env=environ, capture_output=True, text=True, check=True
+        ).stdout
+        for name, command in asked.items()
+    }
+    assumed = "judged as FlashInfer 0.7.4, the newest known; pass"
+    for name, text in told.items():
+        word = "flashinfer" if name == "arguments" else "--flashinfer"
+        assert text.count(f"{assumed} {word}") == 1
 
 
 def test_verify() -> None:

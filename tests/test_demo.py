@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
+ENDED = "ended: its workers, its exporter and its board are gone\n"
 NEWEST = ROOT / ".venv-flashinfer-0.7.4" / "bin" / "python"
 
 
@@ -66,11 +67,28 @@ def test_the_crash_stays_on_the_page_until_somebody_has_seen_it() -> None:
         assert httpx.get(f"{url}/readyz").status_code == 200
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
+        assert process.stdout.read() == f"\n{ENDED}"
     finally:
         process.kill()
         process.communicate()
         os.close(keyboard)
         os.close(terminal)
+
+
+def test_ctrl_c_before_its_end() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "ws_guard", "demo", "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    list(until("status page", process.stdout))
+    process.send_signal(signal.SIGINT)
+    told, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert told.endswith(f"\n{ENDED}")
+    assert said == ""
 
 
 def until(word: str, stream: IO[str]) -> Iterator[str]:
@@ -90,16 +108,19 @@ def test_without_a_compiler_a_stand_in_serves(tmp_path: Path) -> None:
     told = "not used by the demonstration, which observes: WS_GUARD_ON_OVERFLOW\n"
     assert told in done.stdout
     assert "a stand-in for its launcher (" in done.stdout
+    # Nothing is found on that PATH by its name.
+    assert f"in a terminal: {Path(sys.executable).parent}/" in done.stdout
     assert "first refused step: 3,081 tokens" in done.stdout
 
 
-def test_the_recipe_of_the_documentation() -> None:
+def test_the_recipe_of_the_documentation(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "GUARD.md").read_text()
     recipe = text.partition("## Try both without a GPU")[2].split("```")[1].removeprefix("sh\n")
-    recipe = recipe.replace(".venv/bin/python", sys.executable)
+    recipe = recipe.replace(".venv/bin/python", sys.executable).replace("/tmp/", f"{tmp_path}/")
     done = subprocess.run(
         ["sh", "-ec", recipe], cwd=ROOT, capture_output=True, text=True, check=True, timeout=240
     )
+    assert list(tmp_path.iterdir()) == []
     _, observe, act, split = re.split(r"== \w+\n", done.stdout)
     refused = {
         name: {step["what"]: step["refused"] for step in map(json.loads, lines.splitlines())}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .version import __version__
 
+# Type checkers take it for true; `typing` itself would be most of what this import takes.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .planning import carve, plan
     from .probe import Probe, Provision, WorkspaceOverflowError, install, provision

@@ -1,277 +1,55 @@
-"""The command line. Exit codes: 0 yes, 1 no, 2 bad usage or input, 3 an internal error."""
+"""The way in. Exit codes: 0 yes, 1 no, 2 bad usage or input, 3 an internal error.
+
+Next to nothing is imported here: Ctrl-C must find its handler before what takes time.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any, NoReturn
-
-from . import exits, plan_command
-from .exits import BAD_INPUT, NO, YES
-from .plan_command import print_json as _print_json
-from .settings import SettingError, Settings, misspelt_settings, require_settings
-from .sizing import OLDEST_SEEN, InputError
-from .version import __version__
 
 try:
-    import typer
-except ImportError:
-    # A bare install serves workers. 1 would mean "does not fit" to whoever asked for a plan.
-    print("ws-guard: the command line needs pip install 'ws-guard[exporter]'", file=sys.stderr)
-    sys.exit(BAD_INPUT)
+    import signal
+except KeyboardInterrupt:
+    os._exit(130)
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def main() -> NoReturn:
     """Run the command line and exit with its code; bad input is one line on stderr."""
-    sys.exit(exits.flushed(run(sys.argv[1:])))
+    _leave_on_ctrl_c()
+    code = run(sys.argv[1:])
+    _leave_on_ctrl_c()
+    from .exits import flushed
+
+    sys.exit(flushed(code))
 
 
 def run(arguments: list[str]) -> int:
     """Run one command, return its exit code."""
-    command = typer.main.get_command(app)
-    return exits.code_of(lambda: command(arguments, "ws-guard", standalone_mode=False))
+    from .exits import code_of
+
+    return code_of(lambda: _run(arguments))
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"ws-guard {__version__}")
-        raise typer.Exit
+def _run(arguments: list[str]) -> object:
+    from . import commands
+
+    if signal.getsignal(signal.SIGINT) is _leave:
+        # A command may have something to put in order.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return commands.run_typed(arguments)
 
 
-@app.callback()
-def _every_command(
-    version: Annotated[  # noqa: ARG001 - its callback has seen it
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
-    ] = False,
-) -> None:
-    """Sizes, watches and guards the workspace of FlashInfer's trtllm-gen attention.
-
-    Every command that reports takes --json. Exit codes: 0 yes, 1 no, 2 bad usage or input, said in
-    one line on standard error, 3 an internal error; run passes on its command's.
-    """
-    require_settings()
-    for line in misspelt_settings():
-        print(f"ws-guard: {line}", file=sys.stderr)
+def _leave_on_ctrl_c() -> None:
+    """While no command is at work Ctrl-C ends us at once: an exception has nobody to catch it."""
+    # Whoever started us may have it ignored.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
 
 
-# What stands behind the engine's name is the engine's, with a -- before it or without.
-@app.command(context_settings={"allow_interspersed_args": False})
-def plan(
-    heads: Annotated[int | None, typer.Option(help="Query heads of the model.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Directory, config.json, or an id in the hub cache.")
-    ] = None,
-    tp: Annotated[int | None, typer.Option(help="Tensor parallel size (1).")] = None,
-    dcp: Annotated[int | None, typer.Option(help="Decode context parallel size (1).")] = None,
-    pcp: Annotated[int | None, typer.Option(help="Prefill context parallel size (1).")] = None,
-    dp: Annotated[int | None, typer.Option(help="Data parallel size (1).")] = None,
-    max_num_batched_tokens: Annotated[
-        int | None, typer.Option(help="Tokens of the largest step: rows under sparse MLA.")
-    ] = None,
-    max_num_seqs: Annotated[
-        int | None, typer.Option(help="Requests of the largest step, where rows are requests.")
-    ] = None,
-    max_q_len: Annotated[int | None, typer.Option(help="Query tokens per row (1).")] = None,
-    workspace_bytes: Annotated[
-        str | None,
-        typer.Option(help="Bytes or e.g. 394MiB (the default); with an engine its variable's."),
-    ] = None,
-    flashinfer: Annotated[
-        str | None, typer.Option(help="FlashInfer release (default: the engine's, the installed).")
-    ] = None,
-    gpu: Annotated[str | None, typer.Option(help="b200, gb200, b300 or gb300.")] = None,
-    sm_count: Annotated[int | None, typer.Option(help="SMs of the GPU.")] = None,
-    engine: Annotated[str | None, typer.Option(help="none (the default), vllm or sglang.")] = None,
-    engine_version: Annotated[
-        str | None, typer.Option(help="Engine release (default: the installed one).")
-    ] = None,
-    attention: Annotated[
-        str | None, typer.Option(help="sparse_mla, mla, gqa or dsv4, where --heads stand alone.")
-    ] = None,
-    sweep: Annotated[
-        str | None, typer.Option(help="tokens, dcp, tp, heads or q-len=V1,V2,...")
-    ] = None,
-    plot: Annotated[str | None, typer.Option(help="Image file for a sweep.")] = None,
-    as_json: JsonFlag = False,
-    command: Annotated[
-        list[str] | None, typer.Argument(help="A launch command: -- vllm serve ...")
-    ] = None,
-) -> int:
-    """Size a deployment before its launch: can it overflow, and what to set?
-
-    \b
-    Exit codes: 0 it fits, 1 it does not, 2 bad input.
-    ws-guard plan --heads 64 --tp 8 --dcp 8 --max-num-batched-tokens 16384
-    ws-guard plan --engine-version 0.26.0 --heads 64 -- vllm serve MODEL -tp 8 -dcp 8
-    """
-    arguments: dict[str, Any] = {
-        "heads": heads,
-        "tp": tp,
-        "dcp": dcp,
-        "pcp": pcp,
-        "dp": dp,
-        "max_num_batched_tokens": max_num_batched_tokens,
-        "max_num_seqs": max_num_seqs,
-        "max_q_len": max_q_len,
-        "workspace_bytes": workspace_bytes,
-        "flashinfer": flashinfer,
-        "gpu": gpu,
-        "sm_count": sm_count,
-    }
-    told = {"engine": engine, "engine_version": engine_version, "model": model}
-    asked = plan_command.Asked(arguments, {**told, "attention": attention}, command or [])
-    return plan_command.run(asked, sweep=sweep, plot=plot, as_json=as_json)
-
-
-@app.command()
-def verify(
-    strict: Annotated[bool, typer.Option("--strict", help="Unverified is a no as well.")] = False,
-    as_json: JsonFlag = False,
-) -> int:
-    """Check the installed FlashInfer's launcher source against the known layouts.
-
-    \b
-    Exit codes: 0 verified, or unverified without --strict; 1 not; 2 there is none.
-    ws-guard verify --strict
-    """
-    from . import console, contract
-
-    try:
-        found = contract.installed_contract()
-    except contract.NotInstalledError as error:
-        needed = f"flashinfer-python {OLDEST_SEEN} or newer"
-        raise InputError(f"{error}: install {needed} beside ws-guard") from None
-    if as_json:
-        answer = {**found._asdict(), "layout": found.layout.name if found.layout else None}
-        _print_json(answer)
-    else:
-        print(console.contract_text(found))
-    accepted = ("verified",) if strict else ("verified", "unverified")
-    return YES if found.verdict in accepted else NO
-
-
-BoardOption = Annotated[str | None, typer.Option(help="Board directory (WS_GUARD_BOARD).")]
-
-
-@app.command()
-def serve(
-    board: BoardOption = None,
-    listen: Annotated[str | None, typer.Option(help="host:port; * is all interfaces.")] = None,
-) -> int:
-    """Run the exporter over a board: metrics, health, status page.
-
-    \b
-    Exit codes: 0 ended by SIGTERM or Ctrl-C, 2 it cannot serve as asked.
-    ws-guard serve --listen '*:19456'
-    """
-    from .exporter import server
-
-    return server.serve(_settings(board=board, listen=listen))
-
-
-@app.command("run", context_settings={"allow_interspersed_args": False})
-def run_command(
-    command: Annotated[list[str], typer.Argument(help="What to run, behind --.")],
-    board: BoardOption = None,
-    listen: Annotated[str | None, typer.Option(help="host:port; * is all interfaces.")] = None,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Set the recommended environment first.")
-    ] = False,
-) -> int:
-    """Run an engine with the probe in its workers and the exporter beside it.
-
-    \b
-    Exit codes: the command's, 128+n where signal n ended it; 2 it never started.
-    ws-guard run -- vllm serve MODEL -tp 8
-    """
-    from . import run as runner
-
-    settings = _settings(board=board, listen=listen)
-    # A run whose board nobody asked for gets one of its own: several do not mix.
-    asked = board or os.environ.get("WS_GUARD_BOARD", "").strip() or settings.board_group
-    return runner.run(command, settings, private_board=not asked, apply=apply)
-
-
-@app.command()
-def status(
-    board: BoardOption = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
-    as_json: JsonFlag = False,
-) -> int:
-    """Show a board in the terminal: every worker's margins as bars.
-
-    \b
-    Exit codes: 0 ready; 1 not ready, or no board yet; 2 it cannot be read.
-    ws-guard status --watch
-    """
-    from .exporter import status as table
-
-    return table.show(_settings(board=board), watch=watch, as_json=as_json)
-
-
-@app.command()
-def explain(
-    log: Annotated[str | None, typer.Argument(help="A log; - or none: standard input.")] = None,
-    board: Annotated[
-        str | None, typer.Option(help="Board directory: dead workers' slots instead of a log.")
-    ] = None,
-    as_json: JsonFlag = False,
-) -> int:
-    """From a crash log, or from dead workers' slots, to the setting that fixes it.
-
-    \b
-    Exit codes: 0 found, 1 no fault that is known, 2 it cannot be read.
-    ws-guard explain engine.log
-    """
-    from . import explain_command
-
-    settings = _settings(board=board)
-    return explain_command.run(log, settings, on_board=board is not None, as_json=as_json)
-
-
-@app.command()
-def demo(
-    layout: Annotated[str | None, typer.Option(help="B or C (default: the installed one).")] = None,
-    python: Annotated[
-        str | None, typer.Option(help="Interpreter whose FlashInfer is used (default: this one).")
-    ] = None,
-    listen: Annotated[str | None, typer.Option(help="host:port of the exporter.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Play, check over HTTP, end.")] = False,
-    pause: Annotated[
-        int, typer.Option(min=0, help="Seconds that the crash stays on the status page.")
-    ] = 60,
-) -> int:
-    """Play the reported crash without a GPU, then the same traffic made to fit.
-
-    \b
-    Exit codes: 0 every check passed, 1 one failed, 2 no such FlashInfer.
-    ws-guard demo --once
-    """
-    from .demo.play import play
-
-    if layout not in (None, "A", "B", "C"):
-        raise InputError(f"--layout is A, B or C, got {layout!r}")
-    settings = _settings(listen=listen)
-    return play(
-        layout=layout, python=python, listen=settings.listen, pause=0 if once else pause, once=once
-    )
-
-
-def _settings(*, board: str | None = None, listen: str | None = None) -> Settings:
-    """The environment's settings under the options given; a bad value is an error."""
-    options = {"WS_GUARD_BOARD": ("--board", board), "WS_GUARD_LISTEN": ("--listen", listen)}
-    given = {name: value for name, (_, value) in options.items() if value is not None}
-    try:
-        return require_settings({**os.environ, **given})
-    except SettingError as error:
-        # What was wrong is the option, for whoever gave one.
-        name, _, rest = str(error).partition("=")
-        raise SettingError(f"{options[name][0]} {rest}" if name in given else str(error)) from None
+def _leave(*_: object) -> NoReturn:
+    os._exit(128 + signal.SIGINT)

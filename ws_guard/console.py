@@ -1,13 +1,14 @@
-"""What the command line prints for people: plain text that survives a copy into a ticket."""
+"""What the command line prints: plain text that survives a copy into a ticket, or JSON."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from .units import human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from .contract import Contract
     from .sizing import Plan
@@ -18,6 +19,11 @@ _REASONS = {
     "overrun": "the carve succeeds but scratch does not fit: what lies behind is overwritten",
     "grid_limit": "the batch cannot launch whatever the workspace",
 }
+
+
+def print_json(value: object) -> None:
+    """JSON for programs, indented for people."""
+    print(json.dumps(value, indent=2))
 
 
 def typed_line(typed: str) -> str:
@@ -86,7 +92,17 @@ def sweep_text(parameter: str, values: Sequence[int], plans: Sequence[Plan]) -> 
         f"{_cell(plan.overflow_threshold_batch):>9}  {'yes' if plan.fits else 'no'}"
         for value, plan in zip(values, plans, strict=True)
     ]
-    return "\n".join([head, *rows])
+    return "\n".join([head, *rows, *_notes(parameter, values, plans)])
+
+
+def _notes(parameter: str, values: Sequence[int], plans: Sequence[Plan]) -> Iterator[str]:
+    """Each note once; one that is not about every value with those that it is about."""
+    for note in dict.fromkeys(note for plan in plans for note in plan.notes):
+        about = [
+            f"{value:,}" for value, plan in zip(values, plans, strict=True) if note in plan.notes
+        ]
+        where = "" if len(about) == len(plans) else f" ({parameter} {'; '.join(about)})"
+        yield f"note{where}: {note}"
 
 
 def _cell(number: int | None) -> str:

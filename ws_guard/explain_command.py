@@ -7,15 +7,14 @@ import sys
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from .plan_command import print_json
+from .console import print_json
+from .exits import NO, YES
 from .settings import Settings
 from .sizing import InputError
 
 if TYPE_CHECKING:
     from .explain.board import Explained
     from .explain.finding import Finding
-
-YES, NO = 0, 1
 
 
 def run(path: str | None, settings: Settings, *, on_board: bool, as_json: bool) -> int:
@@ -28,7 +27,7 @@ def run(path: str | None, settings: Settings, *, on_board: bool, as_json: bool) 
         raise InputError("no log: name a file, pipe one in, or pass --board")
     from .explain.logs import explain_log
 
-    name = "-" if path is None else path
+    name = "-" if path is None else os.path.expanduser(path)
     findings = explain_log(name)
     where = "standard input" if name == "-" else name
     return _tell(findings, as_json, f"no known fault of a workspace in {where}")

@@ -2,118 +2,154 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
+import re
 from typing import Any, NamedTuple
 
+from . import console
+from .exits import NO, YES
 from .settings import parse_size
-from .sizing import DEFAULT_SM_COUNT, DEFAULT_WORKSPACE_BYTES, InputError, sm_count_of_gpu
+from .sizing import DEFAULT_SM_COUNT, DEFAULT_WORKSPACE_BYTES, InputError, Plan, sm_count_of_gpu
 
-YES, NO = 0, 1
 _NEUTRAL = {"tp": 1, "dcp": 1, "pcp": 1, "dp": 1, "max_q_len": 1}
+_SIZES = ("heads", *_NEUTRAL, "max_num_batched_tokens", "max_num_seqs")
+#: What the planner's texts may name.
+_ARGUMENTS = (*_SIZES, "workspace_bytes", "flashinfer", "gpu", "sm_count")
 
 
 class Asked(NamedTuple):
-    """The flags as given: sizes and parallel sizes, what tells the engine, and the command."""
+    """The options of `plan` as given, and the launch command behind them."""
 
-    arguments: Mapping[str, Any]
-    engine: Mapping[str, str | None]
-    command: list[str]
+    heads: int | None
+    model: str | None
+    tp: int | None
+    dcp: int | None
+    pcp: int | None
+    dp: int | None
+    max_num_batched_tokens: int | None
+    max_num_seqs: int | None
+    max_q_len: int | None
+    workspace_bytes: str | None
+    flashinfer: str | None
+    gpu: str | None
+    sm_count: int | None
+    engine: str | None
+    engine_version: str | None
+    attention: str | None
+    sweep: str | None
+    plot: str | None
+    as_json: bool
+    command: list[str] | None
+
+    def sizes(self) -> dict[str, Any]:
+        """What is planned with or without an engine, by name; `InputError` for what is no size."""
+        size = self.workspace_bytes
+        return {
+            **{name: getattr(self, name) for name in _SIZES},
+            "workspace_bytes": None if size is None else _size("--workspace-bytes", size),
+            "sm_count": _sm_count(self.gpu, self.sm_count),
+        }
 
 
-def run(asked: Asked, *, sweep: str | None, plot: str | None, as_json: bool) -> int:
+def run(asked: Asked) -> int:
     """Plan and print; the exit code."""
     try:
-        return _run(asked, sweep, plot, as_json)
+        return _run(asked)
     except InputError as error:
-        raise InputError(_as_flag(str(error), asked)) from None
+        raise InputError(_in_flags(str(error), asked)) from None
 
 
-def _as_flag(text: str, asked: Asked) -> str:
-    """An error of the planner's begins with its argument's name: here that is a flag.
+def _in_flags(text: str, asked: Asked) -> str:
+    """A text of the planner's names arguments, at its head and in its remedy: here they are flags.
 
     A value of the launch command is none of ours.
     """
     name = text.partition(" ")[0]
-    if name not in asked.arguments or (asked.command and asked.arguments[name] is None):
-        return text
-    return f"--{name.replace('_', '-')}{text.removeprefix(name)}"
+    if name in _ARGUMENTS and not (asked.command and getattr(asked, name) is None):
+        text = f"{_flag(name)}{text.removeprefix(name)}"
+    remedy = "pass" if asked.command else "pass|change|lower|or"
+    named = rf"\b({remedy}) ({'|'.join(_ARGUMENTS)})\b"
+    return re.sub(named, lambda match: f"{match[1]} {_flag(match[2])}", text)
 
 
-def _run(asked: Asked, sweep: str | None, plot: str | None, as_json: bool) -> int:
-    arguments = dict(asked.arguments)
-    workspace = arguments.pop("workspace_bytes")
-    size = None if workspace is None else _size("--workspace-bytes", workspace)
-    arguments["sm_count"] = _sm_count(arguments.pop("gpu"), arguments["sm_count"])
-    name = asked.engine["engine"]
-    if asked.command or name not in (None, "none"):
-        if sweep is not None or plot is not None:
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _told(plan: Plan, asked: Asked) -> Plan:
+    return plan._replace(notes=[_in_flags(note, asked) for note in plan.notes])
+
+
+def _run(asked: Asked) -> int:
+    sizes = asked.sizes()
+    if asked.command or asked.engine not in (None, "none"):
+        if asked.sweep is not None or asked.plot is not None:
             raise InputError("--sweep and --plot need --engine none: pass --heads and so on")
-        return _plan_engine(asked, {**arguments, "workspace_bytes": size}, as_json)
-    for flag in ("model", "engine_version", "attention"):
-        if asked.engine[flag] is not None:
+        return _plan_engine(asked, sizes)
+    for name in ("model", "engine_version", "attention"):
+        if getattr(asked, name) is not None:
             instead = "pass --engine vllm or sglang"
-            raise InputError(f"--{flag.replace('_', '-')} needs an engine: {instead}")
-    for key, value in _NEUTRAL.items():
-        arguments[key] = value if arguments[key] is None else arguments[key]
-    arguments["workspace_bytes"] = DEFAULT_WORKSPACE_BYTES if size is None else size
-    if arguments["heads"] is None and not (sweep or "").startswith("heads="):
+            raise InputError(f"{_flag(name)} needs an engine: {instead}")
+    if asked.heads is None and not (asked.sweep or "").startswith("heads="):
         raise InputError("--heads is missing: pass the model's query heads")
-    if sweep is not None:
-        return _sweep(sweep, arguments, plot, as_json)
-    if plot is not None:
+    defaults = {**_NEUTRAL, "workspace_bytes": DEFAULT_WORKSPACE_BYTES}
+    given = {name: value for name, value in sizes.items() if value is not None}
+    arguments = {**sizes, **defaults, **given, "flashinfer": asked.flashinfer}
+    if asked.sweep is not None:
+        return _sweep(asked, asked.sweep, arguments)
+    if asked.plot is not None:
         raise InputError("--plot draws a sweep: pass --sweep as well")
-    return _plan(arguments, as_json)
+    return _plan(asked, arguments)
 
 
-def _plan(arguments: dict[str, Any], as_json: bool) -> int:
-    from . import console, planning
+def _plan(asked: Asked, arguments: dict[str, Any]) -> int:
+    from . import planning
 
-    result = planning.plan(**arguments)
-    if as_json:
-        print_json(result._asdict())
+    result = _told(planning.plan(**arguments), asked)
+    if asked.as_json:
+        console.print_json(result._asdict())
     else:
         print(console.plan_text(result))
     return YES if result.fits else NO
 
 
-def _plan_engine(asked: Asked, arguments: dict[str, Any], as_json: bool) -> int:
+def _plan_engine(asked: Asked, sizes: dict[str, Any]) -> int:
     from . import console_sites, engine_planning
     from .engines import reader
 
-    if asked.command and asked.engine["engine"] == "none":
+    if asked.command and asked.engine == "none":
         raise InputError("--engine none, but a launch command names its engine: leave --engine out")
-    flashinfer = arguments.pop("flashinfer")
-    told = reader.Asked(**{**asked.engine, **arguments})
-    launch, notes = reader.read_launch(told, asked.command, os.environ)
-    result = engine_planning.plan_launch(launch, flashinfer=flashinfer, notes=notes)
-    if as_json:
-        print_json(result.as_dict())
+    told = reader.Asked(
+        engine=asked.engine,
+        engine_version=asked.engine_version,
+        model=asked.model,
+        attention=asked.attention,
+        **sizes,
+    )
+    launch, notes = reader.read_launch(told, asked.command or [], os.environ)
+    result = engine_planning.plan_launch(launch, flashinfer=asked.flashinfer, notes=notes)
+    result = result._replace(plan=_told(result.plan, asked))
+    if asked.as_json:
+        console.print_json(result.as_dict())
     else:
         print(console_sites.engine_plan_text(result))
     return YES if result.plan.fits else NO
 
 
-def _sweep(text: str, arguments: dict[str, Any], plot: str | None, as_json: bool) -> int:
-    from . import console
+def _sweep(asked: Asked, text: str, arguments: dict[str, Any]) -> int:
     from . import sweep as sweeping
 
     result = sweeping.sweep(text, arguments)
-    if plot is not None:
-        sweeping.plot(result, plot)
-    if as_json:
+    result = result._replace(plans=[_told(plan, asked) for plan in result.plans])
+    if asked.plot is not None:
+        sweeping.plot(result, asked.plot)
+    if asked.as_json:
         rows = zip(result.values, result.plans, strict=True)
         plans = [{"value": value, **each._asdict()} for value, each in rows]
-        print_json({"parameter": result.parameter, "plans": plans})
+        console.print_json({"parameter": result.parameter, "plans": plans})
     else:
         print(console.sweep_text(result.parameter, result.values, result.plans))
     return YES if all(each.fits for each in result.plans) else NO
-
-
-def print_json(value: object) -> None:
-    """JSON for programs, indented for people."""
-    print(json.dumps(value, indent=2))
 
 
 def _size(flag: str, text: str) -> int:

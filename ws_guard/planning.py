@@ -22,12 +22,12 @@ def resolve_layouts(flashinfer: str | None) -> tuple[tuple[Layout, ...], list[st
         found = contract.installed_contract()
     except contract.NotInstalledError as error:
         newest = sizing.NEWEST_SEEN
-        note = f"{error}: judged as FlashInfer {newest}, the newest known; pass --flashinfer"
+        note = f"{error}: judged as FlashInfer {newest}, the newest known; pass flashinfer"
         return sizing.layouts_of_release(newest), [note]
     if found.layout is None:
         raise InputError(
             f"the launcher of the installed FlashInfer {found.release} carves in no known way "
-            f"({found.reason}); pass --flashinfer to judge another release"
+            f"({found.reason}); pass flashinfer to judge another release"
         )
     notes = [f"judged by the source of the installed FlashInfer {found.release}"]
     if found.verdict != "verified":

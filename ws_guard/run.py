@@ -13,12 +13,14 @@ from pathlib import Path
 
 from . import postmortem
 from .board import BoardError, open_board
+from .board.directory import HIDDEN
 from .child import Child, held_signals
 from .explain.board import explain_troubles
 from .explain.text import verdict_lines
 from .exporter.events import EventLog
 from .exporter.refresh import Refresher, board_refresher
 from .exporter.server import Exporter, ServeError
+from .invocation import invocation
 from .settings import Settings
 from .sizing import InputError
 
@@ -73,8 +75,12 @@ def recommended_environment(command: Sequence[str]) -> tuple[dict[str, str], lis
             f"--apply: {engine.name} is not installed beside ws-guard, its release is not known: "
             "set what ws-guard plan --engine-version X -- CMD says"
         )
-    launch, notes = reader.read_launch(reader.Asked(), command, os.environ)
-    plan = plan_launch(launch, notes=notes).plan
+    try:
+        launch, notes = reader.read_launch(reader.Asked(), command, os.environ)
+        plan = plan_launch(launch, notes=notes).plan
+    except InputError as error:
+        # What it tells to pass are flags of plan.
+        raise InputError(f"--apply asks ws-guard plan, which says: {error}") from None
     if not plan.fits and not plan.env:
         raise InputError(
             "--apply: no variable to set makes this launch fit; ws-guard plan -- CMD says what does"
@@ -129,11 +135,17 @@ def _check_board(settings: Settings) -> None:
         raise InputError(str(error)) from None
     if not there and board.group is not None:
         raise InputError(f"there is no board {board.path}: make the shared one first")
-    parent = Path(board.path)
-    while not there and not parent.exists():
-        parent = parent.parent
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(f"board {board.path}: {parent} cannot be written to; set WS_GUARD_BOARD")
+    nearest = Path(board.path)
+    while not there and not nearest.exists():
+        nearest = nearest.parent
+    try:
+        # Tried: what root may write to, or a file system takes, no permission tells.
+        os.rmdir(tempfile.mkdtemp(prefix=HIDDEN, dir=nearest))
+    except OSError as error:
+        raise InputError(
+            f"board {board.path}: nothing can be made in {nearest}: {error.strerror}; set "
+            "WS_GUARD_BOARD, or --board, to a directory in /dev/shm"
+        ) from None
 
 
 def look_back(refresher: Refresher, board: RunBoard, started_ns: int) -> None:
@@ -147,7 +159,7 @@ def look_back(refresher: Refresher, board: RunBoard, started_ns: int) -> None:
     if board.private and (troubles or alive):
         board.keep()
         why = f", {alive} of its workers still alive" if alive else ""
-        _say(f"ws-guard: board kept{why}: ws-guard status --board {board.path}")
+        _say(f"ws-guard: board kept{why}: {invocation('status', '--board', board.path)}")
 
 
 def _exporter(settings: Settings) -> tuple[Refresher, Exporter]:
@@ -177,7 +189,9 @@ def _start(command: Sequence[str], environ: Mapping[str, str], mask: set[int]) -
     except OSError as error:
         found = shutil.which(command[0]) or not isinstance(error, FileNotFoundError)
         reason = error.strerror if found else "command not found"
-        raise InputError(f"{command[0]}: {reason}; name a program behind the --") from None
+        raise InputError(
+            f"{command[0] or repr('')}: {reason}; name a program behind the --"
+        ) from None
 
 
 def _say(text: str) -> None:

@@ -113,11 +113,13 @@ def _listen(text: str) -> str:
 
 
 _Parser = Callable[[str], Any]
+#: In quotes, a unit or a manifest no shell has seen a `~`.
+_path = os.path.expanduser
 
 #: Setting name -> (field, parser, default). The one place where settings are declared.
 DECLARED: dict[str, tuple[str, _Parser, Any]] = {
     "WS_GUARD_ENABLED": ("enabled", _flag, True),
-    "WS_GUARD_BOARD": ("board", str, None),
+    "WS_GUARD_BOARD": ("board", _path, None),
     "WS_GUARD_BOARD_GROUP": ("board_group", str, None),
     "WS_GUARD_TRUSTED_UIDS": ("trusted_uids", _uids, ()),
     "WS_GUARD_SIZING": ("sizing", _one_of(*SIZING_MODES), "auto"),
@@ -127,9 +129,9 @@ DECLARED: dict[str, tuple[str, _Parser, Any]] = {
     "WS_GUARD_EXPECTED_WORKERS": ("expected_workers", _count, None),
     "WS_GUARD_MIN_MARGIN_BYTES": ("min_margin_bytes", parse_size, 0),
     "WS_GUARD_STRICT": ("strict", _flag, False),
-    "WS_GUARD_TLS_CERT": ("tls_cert", str, None),
-    "WS_GUARD_TLS_KEY": ("tls_key", str, None),
-    "WS_GUARD_BASIC_AUTH_FILE": ("basic_auth_file", str, None),
+    "WS_GUARD_TLS_CERT": ("tls_cert", _path, None),
+    "WS_GUARD_TLS_KEY": ("tls_key", _path, None),
+    "WS_GUARD_BASIC_AUTH_FILE": ("basic_auth_file", _path, None),
     "WS_GUARD_BASIC_AUTH_PROBES": ("basic_auth_probes", _flag, False),
 }
 

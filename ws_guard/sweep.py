@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .planning import plan
@@ -73,7 +74,7 @@ def plot(result: Sweep, path: str) -> None:
     try:
         if not path:
             raise ValueError("a file name is missing")
-        figure.savefig(path)
+        figure.savefig(os.path.expanduser(path))
     except (OSError, ValueError) as error:
         raise InputError(f"--plot {path}: {error}; name a writable .png, .svg or .pdf") from None
 

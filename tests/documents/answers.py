@@ -19,4 +19,4 @@ def unknown(what: object) -> int:
 
 def become(*command: str) -> int:
     """The program itself, in place of this one."""
-    os.execvp(command[0], command)  # noqa: S606
+    os.execvp(command[0], command)  # noqa: S606 - one that the documents name

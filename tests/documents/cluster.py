@@ -142,11 +142,11 @@ def docker(arguments: list[str]) -> int:
         services = _read(ROOT / "docker-compose.yaml")[0]["services"]
         files = [ROOT / each.get("build", ".") / "Dockerfile" for each in services.values()]
         known = {"up", "down", "logs", "--build", "--detach", *services}
-        unknown = set(arguments[1:]) - known
-        return refuse(f"docker compose {unknown}") if unknown or not files[0].exists() else 0
+        strange = set(arguments[1:]) - known
+        return refuse(f"docker compose {strange}") if strange or not files[0].exists() else 0
     if arguments[0] == "build":
         text = (ROOT / "Dockerfile").read_text()
         given = re.findall(r"--build-arg[ =](\w+)=", " ".join(arguments))
-        unknown = set(given) - set(re.findall(r"^ARG (\w+)", text, re.MULTILINE))
-        return refuse(f"the Dockerfile has no {unknown}") if unknown else 0
+        strange = set(given) - set(re.findall(r"^ARG (\w+)", text, re.MULTILINE))
+        return refuse(f"the Dockerfile has no {strange}") if strange else 0
     return unknown(f"docker {arguments}")

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-HERE = Path(__file__).parent
 # The helpers beside this file, and those that make logs, slots and a FlashInfer stand-in.
-for _position, _room in enumerate((".", "../exporter", "../explain", "../run")):
-    sys.path.insert(_position, str((HERE / _room).resolve()))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "exporter"))
+sys.path.insert(2, str(Path(__file__).parents[1] / "explain"))
+sys.path.insert(3, str(Path(__file__).parents[1] / "run"))
 
-from doors import make_pair  # noqa: E402
-from stage import Stage, fill_board  # noqa: E402
+from doors import make_pair
+from stage import Stage, fill_board
 
-from ws_guard.exporter.server import Exporter  # noqa: E402
-from ws_guard.settings import require_settings  # noqa: E402
+from ws_guard.exporter.server import Exporter
+from ws_guard.settings import require_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -56,7 +56,7 @@ def _serve(arguments: list[str]) -> int:
             return refuse(f"it does not serve: {line}{process.stderr.read()}")
         url = line.split(" on ")[1].split(",")[0]
         unchecked = ssl._create_unverified_context()  # noqa: S323 - a certificate of the stage
-        with urllib.request.urlopen(f"{url}/livez", context=unchecked) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"{url}/livez", context=unchecked) as answer:  # noqa: S310 - ours
             answer.read()
         process.send_signal(signal.SIGTERM)
         return process.wait(20)

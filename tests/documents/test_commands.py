@@ -25,7 +25,7 @@ from blocks import (
 )
 from programs import PROGRAMS
 
-from ws_guard.cli import app
+from ws_guard.commands import app
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +51,7 @@ def examples_of_help() -> list[Block]:
     """The commands that `--help` shows, by command."""
     group = typer.main.get_command(app)
     found = []
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+    for name, command in group.commands.items():
         context = typer.Context(command, info_name=f"ws-guard {name}", terminal_width=200)
         lines = re.findall(r"^ +(ws-guard .+)$", command.get_help(context), re.MULTILINE)
         found.append(Block(f"ws-guard {name} --help", 1, "help", "sh", "\n".join(lines)))

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         "kubectl exec $POD -c exporters -- ws-guard status",
         "kubectl -n $NS port-forward $POD 19457",
         "docker compose up --bild",
+        "docker ps",
         "ws-guard demo --twice",
         "curl -s http://127.0.0.1:19456/metric",
     ],

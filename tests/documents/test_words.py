@@ -14,7 +14,7 @@ import pytest
 import typer
 from blocks import DOCUMENTS, MANIFESTS, ROOT, relative, spans_of
 
-from ws_guard.cli import app
+from ws_guard.commands import app
 from ws_guard.settings import DECLARED, require_settings
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def parse(arguments: list[str], span: str) -> None:
     if words[0].startswith("-"):
         command = group
     else:
-        command = group.commands.get(words.pop(0))  # type: ignore[attr-defined]
+        command = group.commands.get(words.pop(0))
         assert command is not None, f"no such command: {span}"
     own = words[: words.index("--")] if "--" in words else words
     parser = command.make_parser(typer.Context(command, info_name="ws-guard"))

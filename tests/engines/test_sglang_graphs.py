@@ -53,7 +53,7 @@ def module() -> Any:
 
 def test_the_torch_graph_of_each_replay_is_counted(module: Any) -> None:
     probe, torch_graph = Probe(), object()
-    follow_replays(module, probe)  # type: ignore[arg-type]
+    follow_replays(module, probe)
     graph, registry = module.DedupedCudaGraph(torch_graph), module.DedupedCudaGraphRegistry()
     assert registry.replay(graph, 7) == "launched"
     assert registry.replay(graph=graph, stream=8) == "launched"
@@ -66,19 +66,19 @@ def test_the_torch_graph_of_each_replay_is_counted(module: Any) -> None:
 def test_graph_that_let_go_of_its_own_is_not_counted(module: Any) -> None:
     """As SGLang's registry does when it closes."""
     probe = Probe()
-    follow_replays(module, probe)  # type: ignore[arg-type]
+    follow_replays(module, probe)
     module.DedupedCudaGraphRegistry().replay(module.DedupedCudaGraph(None), 7)
     assert (probe.replayed, len(module.launched)) == ([], 1)
 
 
 def test_without_a_probe_nothing_is_replaced(module: Any) -> None:
     before = module.DedupedCudaGraphRegistry.replay
-    follow_replays(module, Probe(on=False))  # type: ignore[arg-type]
+    follow_replays(module, Probe(on=False))
     assert module.DedupedCudaGraphRegistry.replay is before
 
 
 def test_module_without_a_registry_is_one_problem() -> None:
     probe = Probe()
-    follow_replays(SimpleNamespace(), probe)  # type: ignore[arg-type]
+    follow_replays(SimpleNamespace(), probe)
     (problem,) = probe.problems
     assert problem.startswith("replays of deduplicated graphs are not counted (AttributeError")

@@ -48,7 +48,7 @@ class Torch:
 def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
     monkeypatch.delenv(ENV, raising=False)
     stand_in = Torch()
-    monkeypatch.setitem(sys.modules, "torch", stand_in)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", stand_in)
     return stand_in
 
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-sys.path.insert(1, str(HERE.parent / "exporter"))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "exporter"))
 
-from formats import plain  # noqa: E402
-from messages import NO_HUB  # noqa: E402
+from formats import plain
+from messages import NO_HUB
 
-from ws_guard.explain.logs import explain_log  # noqa: E402
+from ws_guard.explain.logs import explain_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable

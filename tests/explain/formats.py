@@ -115,7 +115,7 @@ def gzipped(lines: list[str]) -> bytes:
 
 
 def _joined(lines: object) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode()  # type: ignore[attr-defined]
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 FORMATS: tuple[Callable[[list[str]], bytes], ...] = (

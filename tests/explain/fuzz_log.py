@@ -17,11 +17,10 @@ with atheris.instrument_imports(include=["ws_guard"]):
     from ws_guard.explain.text import findings_text
     from ws_guard.sizing import InputError
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent))
 
-from formats import FORMATS  # noqa: E402
-from messages import NO_HUB, old_overflow, out_of_memory, overflow, short_counter  # noqa: E402
+from formats import FORMATS
+from messages import NO_HUB, old_overflow, out_of_memory, overflow, short_counter
 
 #: What the fuzzer starts from, in every format.
 SEEDS = [

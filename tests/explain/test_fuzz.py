@@ -111,7 +111,7 @@ def test_any_bytes(content: bytes, tmp_path: Path) -> None:
 def test_torn_messages(
     lines: list[str], wrap: object, cut: int, data: st.DataObject, tmp_path: Path
 ) -> None:
-    whole = wrap([line.replace("\n", " ") for line in lines])  # type: ignore[operator]
+    whole = wrap([line.replace("\n", " ") for line in lines])
     feed(whole, tmp_path)
     feed(whole[cut:], tmp_path)
     feed(whole[:cut], tmp_path)

@@ -77,6 +77,27 @@ def test_a_narrow_terminal_keeps_the_numbers(attach: Attach, shown: Callable[...
         assert number in text
 
 
+def test_a_terminal_that_is_too_narrow_for_a_table(
+    attach: Attach, shown: Callable[..., str]
+) -> None:
+    attach(planned=[CRASH_PLAN]).call(3_080)
+    attach(rank="1")
+    lines = [line.rstrip() for line in shown(width=40).splitlines()]
+    assert max(map(len, lines)) <= 40
+    # Nothing but what a check says is broken into two lines.
+    assert lines[lines.index("0/0  alive  ws0, 394.0 MiB") :] == [
+        "0/0  alive  ws0, 394.0 MiB",
+        "  █████                  ┃",  # of 24 cells 394 MiB / 2,156,920,832 B: 4.6
+        "  peak      394.0 MiB, 3,080 rows",
+        "  planned   2.0 GiB, 16,384 rows",
+        "  threshold 3,080",
+        "  margin    -1.6 GiB",
+        "0/1  alive  no native call yet",
+        "█ peak  ┃ planned  │ end of the",
+        "workspace",
+    ]
+
+
 @pytest.fixture
 def _overflow_then_interrupt(attach: Attach, monkeypatch: pytest.MonkeyPatch) -> None:
     """While `status` sleeps its worker overflows; in its second sleep somebody presses Ctrl-C."""

@@ -11,10 +11,10 @@ import card
 
 card.require()
 
-import torch  # noqa: E402 - after a look at whether it is there
-from xqa_decode import Decode, buffer, counts, read_slot  # noqa: E402
+import torch  # noqa: E402 - once a card is known to be there
+from xqa_decode import Decode, buffer, counts, read_slot  # noqa: E402 - as above
 
-import ws_guard  # noqa: E402
+import ws_guard  # noqa: E402 - as above
 
 board = Path(sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp())
 ws_guard.install(board=str(board))

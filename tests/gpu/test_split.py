@@ -15,7 +15,7 @@ def largest_ulps(one: object, other: object) -> int:
     import torch
 
     def ordered(tensor: object) -> torch.Tensor:
-        bits = tensor.view(torch.int16).int()  # type: ignore[attr-defined]
+        bits = tensor.view(torch.int16).int()
         return torch.where(bits < 0, -(bits & 0x7FFF), bits)
 
     return int((ordered(one) - ordered(other)).abs().max())

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-HERE = Path(__file__).parent
 # `make dist` runs these tests in the environment that it builds with; the sources are beside it.
-sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[2]))
 
-from released import ROOT, Dist, Elsewhere  # noqa: E402
+from released import ROOT, Dist, Elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 # The helpers beside this file, and the exporter's worker with a real slot.
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-sys.path.insert(1, str(HERE.parent / "exporter"))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "exporter"))
 
-from run_process import ROOT, RUN, Ended, Run, clean_environment  # noqa: E402
-from stand_in import make_package  # noqa: E402
+from run_process import ROOT, RUN, Ended, Run, clean_environment
+from stand_in import make_package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

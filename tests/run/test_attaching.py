@@ -66,7 +66,7 @@ def test_exporter_beside_it(
     pid = int(run.line())
     told: list[Any] = []
     while not told:  # its reads of the board are half a second apart
-        with urllib.request.urlopen(f"{run.url}/api/v1/workers", timeout=30) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"{run.url}/api/v1/workers", timeout=30) as answer:  # noqa: S310 - ours
             told = json.load(answer)["workers"]
     assert [(worker["pid"], worker["alive"]) for worker in told] == [(pid, True)]
     assert run.end(stdin="\n").code == 0

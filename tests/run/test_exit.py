@@ -144,7 +144,8 @@ def test_apply_refuses_what_it_cannot_know_or_keep(tmp_path: Path) -> None:
 
 
 def test_empty_command_is_one_line() -> None:
-    assert "not found" in refused("--", "") or "No such file" in refused("--", "")
+    assert "nothing stands behind --" in refused("--", "")
+    assert refused("") == "ws-guard: '': command not found; name a program behind the --"
 
 
 # -- standard streams ------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from run_process import ROOT, Ended
+from run_process import ROOT, RUN, Ended, clean_environment
 from scripts import CALL, TELL
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ INJECTION = ROOT / "ws_guard" / "injection"
 
 def environment_of(*command: str, **environ: str) -> dict[str, str]:
     """The environment that a command gets, run for real."""
-    from run_process import RUN, clean_environment
-
     program = "import json, os; print(json.dumps(dict(os.environ)))"
     done = subprocess.run(
         [*RUN, *command, "--", "/usr/bin/env", sys.executable, "-S", "-c", program],

@@ -90,7 +90,7 @@ def test_what_the_caller_ignores_stays_ignored() -> None:
 def replace_by(*command: str) -> None:
     """In a fork: become a run of the command."""
     os.chdir(ROOT)
-    os.execve(sys.executable, [*RUN, "--", *command], clean_environment())  # noqa: S606
+    os.execve(sys.executable, [*RUN, "--", *command], clean_environment())  # noqa: S606 - ourselves
 
 
 def test_key_reaches_the_command_once(script: Callable[..., str]) -> None:

@@ -162,7 +162,7 @@ def test_an_impossible_sm_count_still_gets_a_recommendation_that_fits() -> None:
         ({"heads": 0}, "heads must be between 1"),
         ({"heads": -64}, "heads must be between 1"),
         ({"tp": 0}, "tp must be between 1"),
-        ({"dcp": 3}, "dcp 3 must divide tp x pcp = 8; change --dcp or --tp"),
+        ({"dcp": 3}, "dcp 3 must divide tp x pcp = 8; change dcp or tp"),
         ({"dp": -1}, "dp must be between 1"),
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be between 1"),
         (

@@ -77,5 +77,5 @@ def test_gpus() -> None:
     with pytest.raises(InputError) as refused:
         sm_count_of_gpu("h200")
     assert str(refused.value) == (
-        "gpu must be one of b200, gb200, b300, gb300 (or pass --sm-count), got 'h200'"
+        "gpu must be one of b200, gb200, b300, gb300 (or pass sm_count), got 'h200'"
     )

@@ -7,6 +7,7 @@ tokens) with FlashInfer's own Python against its own launcher; a real exporter w
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import signal
 import sys
@@ -17,11 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from ws_guard import sizing
+from ws_guard.invocation import invocation
 from ws_guard.sizing import Call
 
 from .crew import WORKERS, Crew, Exporter
 from .stage import Say, Stage, prepare_stage
 from .worker import HEADS
+
+_ENDED = "\nended: its workers, its exporter and its board are gone"
 
 
 def play(
@@ -40,13 +44,14 @@ def play(
     Raises `InputError` where no FlashInfer of the wanted layout is installed.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_ended_like_ctrl_c())
+        stack.enter_context(_ended_like_ctrl_c(say))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ws_guard-demo-"))
         board = str(Path(folder) / "board")
         address = "127.0.0.1:0" if once else listen
         exporter = stack.enter_context(Exporter(board, address))
-        stage = prepare_stage(python or sys.executable, layout, folder, say)
-        say(f"status page {exporter.url}/   in a terminal: ws-guard status --board {board}")
+        stage = prepare_stage(os.path.expanduser(python or sys.executable), layout, folder, say)
+        terminal = invocation("status", "--board", board)
+        say(f"status page {exporter.url}/   in a terminal: {terminal}")
         checks = _Checks(exporter, say)
         before = stack.enter_context(Crew(stage, board, sizing.DEFAULT_WORKSPACE_BYTES))
         _first_act(before, checks, say)
@@ -59,16 +64,21 @@ def play(
             say(f"\nstatus page {exporter.url}/   metrics {exporter.url}/metrics   Ctrl-C ends it")
             with contextlib.suppress(KeyboardInterrupt):
                 signal.pause()
-        return 0 if checks.all_passed else 1
+    if not once:
+        say(_ENDED)
+    return 0 if checks.all_passed else 1
 
 
 @contextlib.contextmanager
-def _ended_like_ctrl_c() -> Iterator[None]:
+def _ended_like_ctrl_c(say: Say) -> Iterator[None]:
     """SIGTERM and a closed terminal end the demonstration as Ctrl-C does: nothing stays behind."""
     signals = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.default_int_handler) for number in signals}
     try:
         yield
+    except KeyboardInterrupt:
+        say(_ENDED)
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -34,7 +34,7 @@ def main() -> int:
     """Fork the workers and wait for them; 1 if one of them failed."""
     options = _options()
     # Loaded here, once; `install` in the workers finds FlashInfer loaded and its ops not yet.
-    import flashinfer.mla  # noqa: F401
+    import flashinfer.mla  # noqa: F401 - for the workers
     import torch
 
     torch.set_num_threads(1)
@@ -95,7 +95,7 @@ def _native(library: Path | None) -> contextlib.AbstractContextManager[object]:
     from ws_guard import reference
 
     found = contract.installed_contract()
-    assert found.layout is not None, "demo checked the contract"  # noqa: S101
+    assert found.layout is not None, "demo checked the contract"  # noqa: S101 - for type checkers
     return launcher.on_cpu_with(reference.NativeModule(found.layout, found.signatures))
 
 

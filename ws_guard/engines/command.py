@@ -26,6 +26,8 @@ _MODULE_PROGRAMS = {
     "sglang.cli.main": "sglang",
     "sglang": "sglang",
 }
+#: What starts an image whose entry point may be the engine.
+_CONTAINER_TOOLS = ("docker", "podman", "nerdctl", "kubectl")
 
 
 class Command(NamedTuple):
@@ -58,8 +60,20 @@ def parse_command(words: Sequence[str]) -> Command:
             environ[assignment[1]] = assignment[2]
     raise InputError(
         "no engine in the launch command: it needs 'vllm serve', 'sglang serve', or python -m "
-        f"with {' or '.join(_MODULES)}"
+        f"with {' or '.join(_MODULES)}{_rewritten(words)}"
     )
+
+
+def _rewritten(words: Sequence[str]) -> str:
+    """What to write instead of a command that hides the engine's own; "" where nothing does."""
+    for quoted in (word.split() for word in words if " " in word):
+        for index, word in enumerate(quoted):
+            if _engine_at(quoted, index):
+                shown = f"{'python ' if word == '-m' else ''}{word} {quoted[index + 1]}"
+                return f"; write what stands in the quotes without them: {shown} ..."
+    if any(PurePosixPath(word).name in _CONTAINER_TOOLS for word in words):
+        return "; write what the container starts: vllm serve MODEL, and the flags behind the image"
+    return ""
 
 
 def _unquoted(words: Sequence[str]) -> Sequence[str]:

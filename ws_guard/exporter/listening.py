@@ -29,7 +29,7 @@ def listen(address: str) -> list[socket.socket]:
         reason = error.strerror or str(error) if isinstance(error, OSError) else "no host name"
         raise ListenError(
             f"cannot listen on {address}: {reason}; set WS_GUARD_LISTEN, or --listen, to a free "
-            "host:port"
+            "host:port, or to 127.0.0.1:0 for any that is free"
         ) from None
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import signal
 import socket
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +16,7 @@ from types import FrameType
 
 import uvicorn
 
-from ws_guard.board import BoardError, open_board
+from ws_guard.board import BoardError, in_time, open_board
 from ws_guard.settings import SettingError, Settings
 
 from .app import create_app
@@ -130,10 +133,23 @@ def serve(settings: Settings) -> int:
     The process is the exporter's own: how many files it opens and how its threads take turns is
     changed for all of it.
     """
+    _refuse_what_is_no_directory(settings.board)
     raise_file_limit()
     sys.setswitchinterval(_SWITCH_SECONDS)
     Exporter(settings).run()
     return 0
+
+
+def _refuse_what_is_no_directory(board: str) -> None:
+    """`ServeError` for a file: what may still come, or be mended, is told by /readyz instead."""
+    try:
+        no_directory = not stat.S_ISDIR(in_time(lambda: os.stat(board), seconds=1).st_mode)
+    except OSError as error:  # a TimeoutError among them
+        no_directory = error.errno == errno.ENOTDIR
+    if no_directory:
+        raise ServeError(
+            f"board {board} is not a directory; --board or WS_GUARD_BOARD names another"
+        )
 
 
 def _tell_of_board(settings: Settings) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -24,6 +25,8 @@ from .ranking import site_urgency, tightest, worker_urgency
 from .snapshot import BoardWatch, Snapshot
 
 _LEAST_CELLS, _BAR_CELLS = 8, 24
+#: What the table takes with the shortest bar: below it there is none.
+_TABLE_CELLS = 80
 _WATCH_SECONDS = 1.0
 _STYLES: dict[State, str] = {"ok": "green", "warn": "yellow", "fail": "bold red", "unknown": "dim"}
 
@@ -81,7 +84,7 @@ def _watch_json(reader: BoardWatch, settings: Settings) -> Snapshot:
 def render(snapshot: Snapshot, settings: Settings) -> RenderableType:
     """Verdict, what is wrong, and a row for each worker and workspace, worst first."""
     health = examine(snapshot, settings)
-    table = _table(health.workers) if health.workers else _nobody(snapshot, settings)
+    table = _Workers(health.workers) if health.workers else _nobody(snapshot, settings)
     return Group(_verdict(health), *_wrong(health), table)
 
 
@@ -103,19 +106,42 @@ def _wrong(health: Health) -> list[Text]:
     ]
 
 
+class _Workers:
+    """Every worker and workspace, worst first: a table where the terminal is wide enough."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self._workers = sorted(workers, key=worker_urgency)
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        if options.max_width >= _TABLE_CELLS:
+            yield _table(self._workers)
+        else:
+            yield from _blocks(self._workers, options.max_width)
+        yield Text("█ peak  ┃ planned  │ end of the workspace", "dim italic")
+
+
+def _blocks(workers: list[Worker], width: int) -> Iterator[Text]:
+    """A few short lines for each workspace."""
+    for worker in workers:
+        for site in sorted(worker.workspaces, key=site_urgency):
+            name, size = site.workspace, short_bytes(site.workspace_bytes)
+            yield Text("  ").join([*_who(worker), Text(f"{name}, {size}")])
+            yield Text("  ").append(bar(site, min(_BAR_CELLS, max(width - 2, _LEAST_CELLS))))
+            for basis, numbers in (("peak", site.peak), ("planned", site.planned)):
+                yield Text(f"  {basis:<10}").append(_basis(numbers, ", "))
+            yield Text("  threshold ").append(_threshold(site))
+            yield Text("  margin    ").append(_margin(site))
+        if not worker.workspaces:
+            yield Text("  ").join([*_who(worker), Text("no native call yet")])
+
+
 def _table(workers: list[Worker]) -> RenderableType:
-    table = Table(
-        box=None,
-        pad_edge=False,
-        header_style="dim",
-        caption="█ peak  ┃ planned  │ end of the workspace",
-        caption_justify="left",
-    )
+    table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("rank", "state", "workspace", "need"):
         table.add_column(name, overflow="fold")
     for name in ("peak", "planned", "threshold", "margin"):
         table.add_column(name, justify="right", no_wrap=True)
-    for worker in sorted(workers, key=worker_urgency):
+    for worker in workers:
         for site in sorted(worker.workspaces, key=site_urgency):
             table.add_row(*_who(worker), *_cells(site))
         if not worker.workspaces:
@@ -130,25 +156,32 @@ def _who(worker: Worker) -> tuple[Text, Text]:
 
 
 def _cells(site: Workspace) -> tuple[RenderableType, ...]:
-    least = tightest(site)
-    margin = Text("?", "dim")
-    if least is not None:
-        margin = Text(short_bytes(least.margin_bytes), "green" if least.fits else "bold red")
-    threshold = site.overflow_threshold_batch
     return (
         Text(f"{site.workspace}\n{short_bytes(site.workspace_bytes)}"),
         _Bar(site),
         _basis(site.peak),
         _basis(site.planned),
-        Text("none" if threshold is None else count(threshold)),
-        margin,
+        _threshold(site),
+        _margin(site),
     )
 
 
-def _basis(numbers: Numbers | None) -> Text:
+def _basis(numbers: Numbers | None, between: str = "\n") -> Text:
     if numbers is None:
         return Text("?", "dim")
-    return Text(f"{short_bytes(numbers.need_bytes)}\n{count(numbers.batch)} rows")
+    return Text(f"{short_bytes(numbers.need_bytes)}{between}{count(numbers.batch)} rows")
+
+
+def _threshold(site: Workspace) -> Text:
+    threshold = site.overflow_threshold_batch
+    return Text("none" if threshold is None else count(threshold))
+
+
+def _margin(site: Workspace) -> Text:
+    least = tightest(site)
+    if least is None:
+        return Text("?", "dim")
+    return Text(short_bytes(least.margin_bytes), "green" if least.fits else "bold red")
 
 
 class _Bar:

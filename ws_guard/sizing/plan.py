@@ -70,7 +70,7 @@ class Deployment(NamedTuple):
             whole(name, getattr(self, name), least=1, most=_MAX_PARALLEL)
         if (self.tp * self.pcp) % self.dcp:
             raise InputError(
-                f"dcp {self.dcp} must divide tp x pcp = {self.tp * self.pcp}; change --dcp or --tp"
+                f"dcp {self.dcp} must divide tp x pcp = {self.tp * self.pcp}; change dcp or tp"
             )
         if self.max_num_batched_tokens is None and self.max_num_seqs is None:
             raise InputError(

@@ -75,4 +75,4 @@ def sm_count_of_gpu(name: str) -> int:
         return SM_COUNTS[name.lower()]
     except KeyError:
         known = ", ".join(SM_COUNTS)
-        raise InputError(f"gpu must be one of {known} (or pass --sm-count), got {name!r}") from None
+        raise InputError(f"gpu must be one of {known} (or pass sm_count), got {name!r}") from None

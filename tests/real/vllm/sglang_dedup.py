@@ -40,18 +40,18 @@ class Runtime:
         self.launched: list[tuple[int, int]] = []
         self.updates = 0
 
-    def cudaGraphInstantiateWithFlags(self, raw: int, _flags: int) -> tuple[Any, int]:  # noqa: N802
+    def cudaGraphInstantiateWithFlags(self, raw: int, _flags: int) -> tuple[Any, int]:  # noqa: N802 - as CUDA names it
         return self._success, 1_000 + raw
 
-    def cudaGraphExecUpdate(self, _exec: int, _raw: int) -> tuple[Any, Any]:  # noqa: N802
+    def cudaGraphExecUpdate(self, _exec: int, _raw: int) -> tuple[Any, Any]:  # noqa: N802 - as CUDA names it
         self.updates += 1
         return self._success, Namespace(result=self._updated)
 
-    def cudaGraphLaunch(self, graph_exec: int, stream: int) -> tuple[Any]:  # noqa: N802
+    def cudaGraphLaunch(self, graph_exec: int, stream: int) -> tuple[Any]:  # noqa: N802 - as CUDA names it
         self.launched.append((graph_exec, stream))
         return (self._success,)
 
-    def cudaGraphExecDestroy(self, _exec: int) -> tuple[Any]:  # noqa: N802
+    def cudaGraphExecDestroy(self, _exec: int) -> tuple[Any]:  # noqa: N802 - as CUDA names it
         return (self._success,)
 
 

@@ -91,7 +91,7 @@ class AbsentFinder:
     def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
         if name.partition(".")[0] not in self.names:
             return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         return Absent(spec.name)

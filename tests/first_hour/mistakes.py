@@ -1,51 +1,17 @@
-"""What goes wrong in a newcomer's first hour: each mistake, the code, and the line that is said.
+"""What a newcomer may type in the first hour, and the one line that is said to it.
 
-`MISTAKES` is the list. Every command runs as written, in a directory that `place` fills; bad usage
-and what cannot be read is 2 and one line on standard error, which names the input and the remedy.
+Every command runs as written, in the directory that the fixture `place` fills; `$OTHERS` is another
+user's board and `$TAKEN` an address that is in use. Bad usage and what cannot be read is 2.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
-import socket
-import subprocess
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-import httpx
-import pytest
-
-ROOT = Path(__file__).parents[1]
-# The FlashInfer that needs neither torch nor a GPU.
-sys.path.insert(0, str(ROOT / "tests" / "run"))
-
-from stand_in import make_package  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypeAlias
-
-    Typed: TypeAlias = Callable[[str], subprocess.CompletedProcess[str]]
+from typing import NamedTuple
 
 STEP = "--heads 64 --max-num-batched-tokens 16384"
 VLLM = "--heads 64 --engine-version 0.33.0 -- vllm serve glm"
 NO_FLAG = "of the launch command is no flag of vllm: did you mean"
 NOT_HERE = "pass --model DIRECTORY (or a config.json), or --heads"
-#: A native op that is kept somewhere before ws_guard comes: its calls pass by.
-LATE = """
-import functools
-import flashinfer
-from flashinfer.jit import core
-native = core.JitSpec("fmha_gen").build_and_load()
-native.trtllm_paged_attention_decode = lambda *_: None
-flashinfer.get_trtllm_gen_fmha_module = functools.cache(lambda: native)
-kept = [flashinfer.get_trtllm_gen_fmha_module().trtllm_paged_attention_decode]
-import ws_guard
-ws_guard.install(board="board")
-"""
 INSTALL = 'import ws_guard; ws_guard.install(board="board")'
 INSTALL_THERE = "import ws_guard; ws_guard.install()"
 
@@ -64,6 +30,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake("ws-guard plna", "No such command 'plna'"),
         Mistake("ws-guard plan --hedas 64", "No such option: --hedas"),
         Mistake("ws-guard plan --heads 64x", "Invalid value for '--heads'"),
+        Mistake("ws-guard help plna", "No such command 'plna'"),
         Mistake("ws-guard status --borad x", "See ws-guard status --help."),
         Mistake("ws-guard run", "Missing argument 'command'. See ws-guard run --help."),
     ],
@@ -95,6 +62,19 @@ MISTAKES: dict[str, list[Mistake]] = {
             "did you mean VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE?",
         ),
         Mistake("ws-guard plan -- vllm bench", "it needs 'vllm serve', 'sglang serve', or"),
+    ],
+    "a launch command that is none, or hides in another": [
+        Mistake("ws-guard plan -- $UNSET", "nothing stands behind --: write the launch command"),
+        Mistake('ws-guard plan -- "$UNSET"', "there, ws-guard plan -- vllm serve MODEL"),
+        Mistake("ws-guard run -- $UNSET", "Missing argument 'command'. See ws-guard run --help."),
+        Mistake(
+            "ws-guard plan -- bash -c 'exec vllm serve glm -tp 8'",
+            "; write what stands in the quotes without them: vllm serve ...",
+        ),
+        Mistake(
+            "ws-guard plan -- docker run --gpus all vllm/vllm-openai --model glm -tp 8",
+            "; write what the container starts: vllm serve MODEL, and the flags behind the image",
+        ),
     ],
     "a model that is not here": [
         Mistake("ws-guard plan -- vllm serve zai-org/GLM-5.2", NOT_HERE),
@@ -149,7 +129,8 @@ MISTAKES: dict[str, list[Mistake]] = {
         *(
             Mistake(
                 f"ws-guard {command.format('--listen $TAKEN')}",
-                "Address already in use; set WS_GUARD_LISTEN, or --listen, to a free host:port",
+                "Address already in use; set WS_GUARD_LISTEN, or --listen, to a free host:port, "
+                "or to 127.0.0.1:0 for any that is free",
             )
             for command in ("serve {}", "run {} -- true", "demo {}")
         ),
@@ -163,6 +144,11 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake("ws-guard status --board late.py", "the board is not a directory; set WS_GUARD_BO"),
         Mistake("ws-guard run --board late.py -- true", "late.py is not a directory; set WS_GUARD"),
         Mistake("ws-guard run --board late.py/x -- true", "x: Not a directory; set WS_GUARD_BOARD"),
+        Mistake("ws-guard run --board /proc/x -- true", "/proc/x: nothing can be made in /proc: "),
+        *(
+            Mistake(f"ws-guard serve --board {board}", f"board {board} is not a directory; --board")
+            for board in ("late.py", "late.py/x")
+        ),
         Mistake(
             "WS_GUARD_BOARD_GROUP=$(id -g) ws-guard run --board typo -- true",
             "typo: make the shared one first",
@@ -201,6 +187,10 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake("ws-guard run -- vlm serve glm", "vlm: command not found; name a program behind"),
         Mistake("ws-guard run -- ./late.py", "./late.py: Permission denied; name a program"),
         Mistake("ws-guard run --apply -- vllm serve glm", "--apply: vllm is not installed beside"),
+        Mistake(
+            "PYTHONPATH=engine:$PYTHONPATH ws-guard run --apply -- vllm serve org/model",
+            "--apply asks ws-guard plan, which says: model org/model is neither a path nor in",
+        ),
         Mistake("ws-guard explain engine.log", "engine.log cannot be read: No such file or direct"),
         Mistake("ws-guard explain empty", "empty is a directory: name a log file, or pass --board"),
         Mistake("ws-guard explain late.py", "no known fault of a workspace in late.py", code=1),
@@ -212,171 +202,3 @@ MISTAKES: dict[str, list[Mistake]] = {
         ),
     ],
 }  # fmt: skip
-CASES = [
-    pytest.param(mistake, id=f"{what}: {mistake.command}")
-    for what, mistakes in MISTAKES.items()
-    for mistake in mistakes
-]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A newcomer's directory: models, packages that lack something, a program, both commands."""
-    place = tmp_path_factory.mktemp("first-hour")
-    for name, text in {
-        "glm/config.json": json.dumps({"num_attention_heads": 64}),
-        "broken/config.json": "{",
-        "other/config.json": "{}",
-        "empty/.keep": "",
-        "late.py": LATE,
-        "bare/typer.py": "raise ImportError",
-        "no-plot/matplotlib.py": "raise ImportError",
-        "old/flashinfer/__init__.py": "",
-        "old/flashinfer_python-0.2.5.dist-info/METADATA": "Version: 0.2.5\n",
-        "bin/ws-guard": f'#!/bin/sh\nexec {sys.executable} -m ws_guard "$@"\n',
-        "bin/python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
-    }.items():
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text(text)
-        (place / name).chmod(0o755 if name.startswith("bin/") else 0o644)
-    make_package(place / "stand-in")
-    return place
-
-
-@pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A board of another user; who is not root finds one in any directory of the system's."""
-    if os.geteuid() != 0:
-        return "/usr"
-    board = tmp_path_factory.mktemp("others")
-    os.chown(board, 4_242, 4_242)
-    return str(board)
-
-
-@pytest.fixture(scope="module")
-def taken() -> Iterator[str]:
-    """An address that somebody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-
-
-@pytest.fixture(scope="module")
-def environment(place: Path, others: str, taken: str) -> dict[str, str]:
-    """No settings but a port of the exporter's own choice, and what the commands refer to."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("WS_GUARD_")}
-    own = {
-        "PATH": f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "HF_HUB_CACHE": str(place / "hub"),
-        "WS_GUARD_LISTEN": "127.0.0.1:0",
-        "OTHERS": others,
-        "TAKEN": taken,
-        "TESTS": str(ROOT / "tests"),
-    }
-    return inherited | own
-
-
-@pytest.fixture
-def typed(place: Path, environment: dict[str, str]) -> Typed:
-    """Runs a line as a shell does."""
-
-    def run(line: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["sh", "-c", line], cwd=place, env=environment, capture_output=True, text=True,
-            check=False, timeout=240,
-        )  # fmt: skip
-
-    return run
-
-
-@pytest.mark.parametrize("mistake", CASES)
-def test_a_mistake_ends_in_one_line(mistake: Mistake, typed: Typed) -> None:
-    done = typed(mistake.command)
-    # `run` says where its exporter is, as the port was left to the system
-    said = [line for line in done.stderr.splitlines() if " exporter on " not in line]
-    assert (done.returncode, len(said)) == (mistake.code, 1), done.stderr
-    assert mistake.says in said[0]
-    # These two have something to say before they know
-    if mistake.code == 2 and not any(word in mistake.command for word in ("status", "demo")):
-        assert done.stdout == ""
-
-
-@pytest.mark.parametrize(
-    ("board", "says", "check", "metrics"),
-    [
-        (
-            "$OTHERS",
-            "set WS_GUARD_BOARD_GROUP to share it, or WS_GUARD_BOARD to another directory",
-            "[-]board_readable failed: the board cannot be read: the board belongs to uid",
-            503,
-        ),
-        (
-            "typo",
-            "there is no board typo yet: the first worker makes it; --board or WS_GUARD_BOARD",
-            "[-]workers_reporting failed: no worker reports yet",
-            200,
-        ),
-    ],
-)
-def test_serve_says_what_is_wrong_with_its_board_and_serves(
-    board: str, says: str, check: str, metrics: int, place: Path, environment: dict[str, str]
-) -> None:
-    process = subprocess.Popen(
-        ["sh", "-c", f"exec ws-guard serve --board {board}"],
-        cwd=place, env=environment, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stderr is not None
-        url = process.stderr.readline().split(" on ")[1].split(",")[0]
-        assert says in process.stderr.readline()
-        assert httpx.get(f"{url}/livez").status_code == 200
-        assert check in httpx.get(f"{url}/readyz?verbose").text
-        assert httpx.get(f"{url}/metrics").status_code == metrics
-    finally:
-        process.terminate()
-        assert process.wait(60) == 0
-        process.stderr.close()
-
-
-def test_status_names_the_board_that_is_not_there(typed: Typed) -> None:
-    done = typed("ws-guard status --board typo")
-    assert done.returncode == 1
-    assert "board typo; it is not there, --board or WS_GUARD_BOARD names another" in done.stdout
-
-
-def test_a_worker_tells_a_misspelt_setting_in_health(typed: Typed) -> None:
-    health = "from ws_guard.settings import require_settings as s; "
-    health += "from ws_guard.exporter import status; status.show(s(), as_json=True)"
-    done = typed(
-        "export WS_GUARD_BOARD=$PWD/told WS_GUARD_SZIING=off "
-        f"PYTHONPATH=stand-in:$PYTHONPATH; python -c '{INSTALL_THERE}; {health}'"
-    )
-    (worker,) = json.loads(done.stdout)["workers"]
-    assert worker["problems"] == ["WS_GUARD_SZIING is no setting: did you mean WS_GUARD_SIZING?"]
-
-
-def test_both_names_are_one_command(typed: Typed) -> None:
-    assert typed("ws-guard --version").stdout == typed("python -m ws_guard --version").stdout
-
-
-@pytest.mark.parametrize("command", ["plan", "verify", "serve", "run", "status", "explain", "demo"])
-def test_help_has_exit_codes_and_a_line_that_can_be_typed(command: str, typed: Typed) -> None:
-    told = typed(f"ws-guard {command} --help").stdout.splitlines()
-    assert any(line.strip().startswith("Exit codes: ") for line in told)
-    examples = [line.strip() for line in told if line.startswith(f"  ws-guard {command}")]
-    assert examples
-    known = " ".join(told)
-    for example in examples:
-        # What stands behind -- is the engine's
-        own = shlex.split(example.partition(" -- ")[0])
-        assert [word for word in own if word.startswith("--") and word not in known] == []
-
-
-def test_what_is_offered_is_listed() -> None:
-    listed = "import ws_guard; print(set(ws_guard.__all__) <= set(dir(ws_guard)))"
-    listed += "; import sys; print('ws_guard.planning' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", listed], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    # And nothing is loaded for that
-    assert done.stdout == "True\nFalse\n"
