@@ -25,7 +25,6 @@ from ws_guard.reference import NativeModule
 from ws_guard.sizing import OPS
 
 if TYPE_CHECKING:
-    from ws_guard.board import SlotView
     from ws_guard.probe.recorder import Recorder
 
 MIB = 1 << 20
@@ -120,11 +119,6 @@ def decode_arguments(
 
 def nothing(*_args: object) -> None:
     """The cheapest native function there is."""
-
-
-def eager(slot: SlotView) -> int:
-    """Eager calls of a slot."""
-    return sum(row.eager for row in slot.rows)
 
 
 def workspace(size: int = 394 * MIB) -> torch.Tensor:

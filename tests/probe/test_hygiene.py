@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
 import torch
-from meetings import CONTEXT, DECODE, MIB, XQA, Meetings, health, on_card
+from meetings import CONTEXT, DECODE, MIB, XQA, health, on_card
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from meetings import Meetings
 
     from ws_guard.board import SlotView
 
     Meet = Callable[..., Meetings]
-
-
-@pytest.fixture
-def meet(board: str) -> Iterator[Meet]:
-    """`meet(layout)`: the ledgers of a process; closed after the test."""
-    made: list[Meetings] = []
-
-    def start(layout: str = "B") -> Meetings:
-        made.append(Meetings(board, layout))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.close()
 
 
 def zeroed(size: int = 64 * MIB) -> torch.Tensor:

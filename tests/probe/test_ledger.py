@@ -6,6 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
 import torch
 from native_calls import NO_FRONT, Told

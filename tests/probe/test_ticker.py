@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from fresh_python import python
 
 from ws_guard.probe.ticker import Ticker
 
@@ -164,8 +163,4 @@ def test_an_interpreter_ends_well_under_a_live_ticker(interval: str) -> None:
         "print('the end', flush=True)\n"
     )
     for _ in range(3):
-        command = [sys.executable, "-W", "error", "-c", script]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=PATIENCE
-        )
-        assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")
+        assert python(script, PYTHONWARNINGS="error") == ["the end"]
