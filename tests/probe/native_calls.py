@@ -22,7 +22,7 @@ from ws_guard.probe.parts import Parts
 from ws_guard.probe.split import Splitter
 from ws_guard.probe.tuning import Tuning
 from ws_guard.reference import NativeModule
-from ws_guard.sizing import OPS
+from ws_guard.sizing import OPS, HeadDims
 
 if TYPE_CHECKING:
     from ws_guard.probe.recorder import Recorder
@@ -64,7 +64,26 @@ class Watched(NamedTuple):
         return native
 
 
+#: What the hot path compares first; of these calls, which it never sees, nothing.
 NO_FRONT = Front((), False, ())
+
+
+def sparse_call(batch: int, workspace_bytes: int, **more: object) -> NativeCall:
+    """What is read of a sparse MLA decode of 64 heads with LSE over long sequences."""
+    call = NativeCall(
+        batch=batch,
+        heads=64,
+        q_len=1,
+        lse=True,
+        sm_count=148,
+        workspace_bytes=workspace_bytes,
+        workspace_address=4096,
+        dims=HeadDims(576, 512, 2048),
+        max_kv_len=65_536,
+        sum_q=batch,
+        counter_buffer_bytes=None,
+    )
+    return call._replace(**more)
 
 
 class Told(NamedTuple):

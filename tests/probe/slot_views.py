@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from ws_guard.board import Board, SlotReader, SlotView, list_slots
+
+#: What the fixtures `slot` and `slots` give: the one slot of a board now, and every slot.
+ReadSlot: TypeAlias = Callable[[], SlotView]
+ReadSlots: TypeAlias = Callable[[], list[SlotView]]
 
 
 def slots_of(board: str) -> list[SlotView]:

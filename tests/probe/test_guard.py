@@ -17,17 +17,13 @@ from native_calls import (
     watch,
     workspace,
 )
-from slot_views import eager
+from slot_views import ReadSlot, eager
 
 from ws_guard import WorkspaceOverflowError
-from ws_guard.board import OVERFLOW, OVERRUN, Outcome, SlotView
+from ws_guard.board import OVERFLOW, OVERRUN, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ws_guard.probe.recorder import Recorder
-
-    ReadSlot = Callable[[], SlotView]
 
 
 class Spy:

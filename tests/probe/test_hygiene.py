@@ -8,13 +8,12 @@ import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
 import torch
 from meetings import CONTEXT, DECODE, MIB, XQA, health, on_card
+from slot_views import ReadSlot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meetings import Meetings
-
-    from ws_guard.board import SlotView
 
     Meet = Callable[..., Meetings]
 
@@ -197,7 +196,7 @@ def test_no_counter_is_looked_at_while_another_thread_captures(meet: Meet) -> No
 
 
 def test_a_failure_in_here_leaves_the_account_whole(
-    meet: Meet, slot: Callable[[], SlotView], monkeypatch: pytest.MonkeyPatch
+    meet: Meet, slot: ReadSlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meetings, buffer = meet("B"), zeroed()
 

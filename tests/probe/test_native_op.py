@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
@@ -19,15 +19,10 @@ from native_calls import (
     nothing,
     workspace,
 )
-from slot_views import eager
+from slot_views import ReadSlot, eager
 
-from ws_guard.board import Outcome, SlotView
+from ws_guard.board import Outcome
 from ws_guard.board.format import RING_RUNS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    ReadSlot = Callable[[], SlotView]
 
 
 def test_arguments_and_result_pass_through(watched: Watched) -> None:

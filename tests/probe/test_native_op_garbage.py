@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
@@ -16,14 +16,7 @@ from native_calls import (
     nothing,
     workspace,
 )
-from slot_views import eager
-
-from ws_guard.board import SlotView
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    ReadSlot = Callable[[], SlotView]
+from slot_views import ReadSlot, eager
 
 
 class UnspeakableError(Exception):

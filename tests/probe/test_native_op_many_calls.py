@@ -17,18 +17,13 @@ from native_calls import (
     nothing,
     workspace,
 )
-from slot_views import eager
+from slot_views import ReadSlot, eager
 from threads import in_threads
 
-from ws_guard.board import SlotView
 from ws_guard.board.format import EXACT_ROWS, Header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ws_guard.probe.recorder import Recorder
-
-    ReadSlot = Callable[[], SlotView]
 
 
 def test_eight_threads_lose_no_call(watched: Watched, slot: ReadSlot) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
@@ -15,13 +15,9 @@ from native_calls import (
     decode_arguments,
     workspace,
 )
+from slot_views import ReadSlot
 
-from ws_guard.board import OVERFLOW, Outcome, SlotView
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    ReadSlot = Callable[[], SlotView]
+from ws_guard.board import OVERFLOW, Outcome
 
 
 def test_refusal_is_on_the_board_before_the_call(watched: Watched, slot: ReadSlot) -> None:

@@ -11,16 +11,15 @@ import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
 import torch
 from fresh_python import python
-from slot_views import destroyed_zones
+from slot_views import ReadSlot, destroyed_zones
 
 import ws_guard
 from ws_guard import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ws_guard import Plan, Probe
-    from ws_guard.board import SlotView
 
 
 @pytest.fixture
@@ -46,9 +45,7 @@ def test_its_thread_lives_from_the_first_provision_to_uninstall(probe: Probe, pl
         probe.provision(plan, "cpu", workspace_bytes=64)
 
 
-def test_a_zone_is_looked_at_by_itself(
-    probe: Probe, plan: Plan, slot: Callable[[], SlotView]
-) -> None:
+def test_a_zone_is_looked_at_by_itself(probe: Probe, plan: Plan, slot: ReadSlot) -> None:
     made = probe.provision(plan, "cpu", workspace_bytes=64)
     torch.tensor([], dtype=torch.uint8).set_(made.workspace.untyped_storage())[64:72] = 0
     end = time.monotonic() + 20

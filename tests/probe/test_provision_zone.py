@@ -10,7 +10,7 @@ import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
 import torch
 from meetings import DECODE, MIB, Meetings, health
-from slot_views import destroyed_zones
+from slot_views import ReadSlot, destroyed_zones
 
 from ws_guard.board import OVERRUN, Board
 from ws_guard.exporter.events import EventLog
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ws_guard import Plan
-    from ws_guard.board import SlotView
     from ws_guard.probe.recorder import Recorder
 
 
@@ -61,7 +60,7 @@ def watched(meet: Callable[..., Meetings], plan: Plan, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("ticks_before", [0, 1, 2, 3])
 def test_an_overrun_is_told_within_two_ticks(
-    watched: Watched, slot: Callable[[], SlotView], ticks_before: int
+    watched: Watched, slot: ReadSlot, ticks_before: int
 ) -> None:
     watched.tick(ticks_before)
     own = buffer()
@@ -80,9 +79,7 @@ def test_two_ticks_are_less_than_the_interval(recorder: Recorder) -> None:
     assert 0 < 2 * ticker._interval < 0.5
 
 
-def test_it_is_told_and_counted_once_and_painted_again(
-    watched: Watched, slot: Callable[[], SlotView]
-) -> None:
+def test_it_is_told_and_counted_once_and_painted_again(watched: Watched, slot: ReadSlot) -> None:
     watched.meetings.call(buffer())
     watched.write_behind(8)
     watched.tick(6)
@@ -94,9 +91,7 @@ def test_it_is_told_and_counted_once_and_painted_again(
     assert slot().events == {(0, OVERRUN, "observed"): 2}
 
 
-def test_only_calls_since_the_last_good_look_are_named(
-    watched: Watched, slot: Callable[[], SlotView]
-) -> None:
+def test_only_calls_since_the_last_good_look_are_named(watched: Watched, slot: ReadSlot) -> None:
     own, others = buffer(), buffer()
     for batch in (16, 17):
         watched.meetings.call(own, batch=batch)
@@ -112,9 +107,7 @@ def test_only_calls_since_the_last_good_look_are_named(
     assert [call["batch"] for call in zone["calls"]] == [17, 18, 19]
 
 
-def test_a_caller_beyond_the_names_is_told_as_other(
-    watched: Watched, slot: Callable[[], SlotView]
-) -> None:
+def test_a_caller_beyond_the_names_is_told_as_other(watched: Watched, slot: ReadSlot) -> None:
     large = [torch.zeros(128 * MIB, dtype=torch.uint8) for _ in range(8)]
     for each in large:
         watched.meetings.call(each)
@@ -126,7 +119,7 @@ def test_a_caller_beyond_the_names_is_told_as_other(
 
 
 def test_an_overrun_that_was_certain_at_its_call_counts_once(
-    watched: Watched, slot: Callable[[], SlotView]
+    watched: Watched, slot: ReadSlot
 ) -> None:
     # 74 rows of 64 heads with a top-k of 2,048 write 9,775,104 bytes of scratch; 4,096 are left.
     stats = 8 * 64 * 74 * 256 + MIB
@@ -141,7 +134,7 @@ def test_an_overrun_that_was_certain_at_its_call_counts_once(
 
 
 def test_nobody_known_to_have_called_is_an_overrun_all_the_same(
-    watched: Watched, slot: Callable[[], SlotView]
+    watched: Watched, slot: ReadSlot
 ) -> None:
     watched.write_behind(8)
     watched.tick(2)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from meetings import CONTEXT, DECODE, MIB, Meetings, OnCard, on_card
 from native_calls import decode_arguments, watch
+from slot_views import ReadSlot
 
 from ws_guard import WorkspaceOverflowError
 from ws_guard.board import OVERFLOW
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ws_guard import Plan
-    from ws_guard.board import SlotView
     from ws_guard.probe.recorder import Recorder
 
     Meet = Callable[..., Meetings]
@@ -55,7 +55,7 @@ def is_ours(given: torch.Tensor, provision: Provision) -> bool:
 
 
 def test_a_smaller_workspace_is_replaced_from_the_first_call_on(
-    meet: Meet, offer: Offer, slot: Callable[[], SlotView]
+    meet: Meet, offer: Offer, slot: ReadSlot
 ) -> None:
     meetings = meet()
     ours = offer(meetings)
@@ -117,7 +117,7 @@ def test_the_first_one_that_is_larger_is_given(meet: Meet, offer: Offer) -> None
 
 
 def test_a_caller_that_passes_ours_itself_is_left_alone(
-    meet: Meet, offer: Offer, slot: Callable[[], SlotView]
+    meet: Meet, offer: Offer, slot: ReadSlot
 ) -> None:
     meetings = meet()
     first, second = offer(meetings), offer(meetings, 2 * LARGE)
@@ -240,7 +240,7 @@ def test_the_stream_of_a_capture_is_no_second_one(meet: Meet, offer: Offer) -> N
 
 
 def test_one_that_is_too_small_as_well_is_raised_about(
-    meet: Meet, offer: Offer, slot: Callable[[], SlotView]
+    meet: Meet, offer: Offer, slot: ReadSlot
 ) -> None:
     meetings = meet("raise")
     offer(meetings)
@@ -255,9 +255,7 @@ def test_one_that_is_too_small_as_well_is_raised_about(
     assert meetings.made == []
 
 
-def test_one_that_is_large_enough_is_not(
-    meet: Meet, offer: Offer, slot: Callable[[], SlotView]
-) -> None:
+def test_one_that_is_large_enough_is_not(meet: Meet, offer: Offer, slot: ReadSlot) -> None:
     meetings = meet("raise")
     ours = offer(meetings, 256 * MIB)
     assert is_ours(meetings.call(buffer(), batch=1024), ours)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
+from slot_views import ReadSlot
 
-from ws_guard.board import MAX_WORKSPACES, SlotView
+from ws_guard.board import MAX_WORKSPACES
 from ws_guard.probe.recorder import Recorder, is_refusal
 from ws_guard.sizing import OPS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    ReadSlot = Callable[[], SlotView]
 
 OVERFLOW_TEXT = "Buffer overflow when allocating memory for"
 

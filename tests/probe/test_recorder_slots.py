@@ -12,6 +12,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 import pytest
+from slot_views import ReadSlot, ReadSlots
 
 from ws_guard.board import OVERFLOW, Board, SlotView
 from ws_guard.board.format import SLOT_BYTES, Header
@@ -19,12 +20,9 @@ from ws_guard.probe.recorder import Recorder
 from ws_guard.sizing import LAYOUTS, OPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from multiprocessing.connection import Connection
     from pathlib import Path
-
-    ReadSlot = Callable[[], SlotView]
-    ReadSlots = Callable[[], list[SlotView]]
 
 FORK = multiprocessing.get_context("fork")
 DECODE = OPS["decode"]

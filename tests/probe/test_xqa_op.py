@@ -10,7 +10,7 @@ import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
 import torch
 from native_calls import nothing
-from slot_views import eager_by_batch
+from slot_views import ReadSlot, eager_by_batch
 from xqa_native_calls import MIB, MLA, WatchedXqa, xqa_arguments, xqa_workspace
 
 from ws_guard.board import OVERRUN
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meetings import Meetings
-
-    from ws_guard.board import SlotView
 
 
 @pytest.fixture
@@ -33,9 +31,7 @@ def watched(meetings: Meetings) -> WatchedXqa:
     return WatchedXqa(meetings)
 
 
-def test_the_hot_path_counts_from_the_fifth_call_on(
-    watched: WatchedXqa, slot: Callable[[], SlotView]
-) -> None:
+def test_the_hot_path_counts_from_the_fifth_call_on(watched: WatchedXqa, slot: ReadSlot) -> None:
     op, args = watched.over(lambda *_: "the result"), xqa_arguments()
     for _ in range(1000):
         assert op(*args) == "the result"
@@ -45,9 +41,7 @@ def test_the_hot_path_counts_from_the_fifth_call_on(
     assert slot().probe_errors == 0
 
 
-def test_shapes_in_turn_leave_the_ledger_alone(
-    watched: WatchedXqa, slot: Callable[[], SlotView]
-) -> None:
+def test_shapes_in_turn_leave_the_ledger_alone(watched: WatchedXqa, slot: ReadSlot) -> None:
     op, workspace = watched.over(nothing), xqa_workspace()
     steps = [xqa_arguments(workspace=workspace, batch=batch) for batch in (16, 20, 24)]
     for _ in range(100):
@@ -57,9 +51,7 @@ def test_shapes_in_turn_leave_the_ledger_alone(
     assert watched.ledger_calls == 3 * 4
 
 
-def test_views_made_anew_are_the_same_workspace(
-    watched: WatchedXqa, slot: Callable[[], SlotView]
-) -> None:
+def test_views_made_anew_are_the_same_workspace(watched: WatchedXqa, slot: ReadSlot) -> None:
     op, workspace = watched.over(nothing), xqa_workspace()
     for _ in range(20):
         op(*xqa_arguments(workspace=workspace))
@@ -74,7 +66,7 @@ def test_views_made_anew_are_the_same_workspace(
     ids=lambda change: next(iter(change)),
 )
 def test_a_change_is_another_shape(
-    watched: WatchedXqa, slot: Callable[[], SlotView], change: dict[str, int]
+    watched: WatchedXqa, slot: ReadSlot, change: dict[str, int]
 ) -> None:
     op, workspace = watched.over(nothing), xqa_workspace()
     size = change.pop("workspace", 64 * MIB)
@@ -84,9 +76,7 @@ def test_a_change_is_another_shape(
     assert sorted(row.eager for row in slot().rows) == [10, 10]
 
 
-def test_two_modules_are_told_apart_by_their_function(
-    watched: WatchedXqa, slot: Callable[[], SlotView]
-) -> None:
+def test_two_modules_are_told_apart_by_their_function(watched: WatchedXqa, slot: ReadSlot) -> None:
     workspace = xqa_workspace()
     ops = [watched.over(lambda *_: None) for _ in range(2)]
     # As modules of other head dimensions: nothing else of the call says so on the hot path.
@@ -100,9 +90,7 @@ def test_two_modules_are_told_apart_by_their_function(
     assert sorted((row.shape.qk, row.eager) for row in slot().rows) == [(64, 10), (128, 10)]
 
 
-def test_an_overrun_is_judged_call_by_call(
-    watched: WatchedXqa, slot: Callable[[], SlotView]
-) -> None:
+def test_an_overrun_is_judged_call_by_call(watched: WatchedXqa, slot: ReadSlot) -> None:
     # 16 CTAs for each of 8 KV heads: 256 bytes of statistics and 2,048 of output each, 294,912.
     op = watched.over(nothing)
     workspace = xqa_workspace(8 * MIB + 294_912 - 1)
@@ -116,17 +104,13 @@ def test_an_overrun_is_judged_call_by_call(
     assert slot().events == {(4, OVERRUN, "observed"): 2}
 
 
-def test_the_fp8_kernel_of_hopper_is_never_certain(
-    watched: WatchedXqa, slot: Callable[[], SlotView]
-) -> None:
+def test_the_fp8_kernel_of_hopper_is_never_certain(watched: WatchedXqa, slot: ReadSlot) -> None:
     op, workspace = watched.over(nothing), xqa_workspace(8 * MIB + 16)
     op(*xqa_arguments(workspace=workspace, batch=1, tokens=32_768, run_sm90_fp8_mha=True))
     assert (eager_by_batch(slot()), slot().events) == ({1: 1}, {})
 
 
-def test_calls_in_a_capture_are_counted_as_captured(
-    watched: WatchedXqa, slot: Callable[[], SlotView]
-) -> None:
+def test_calls_in_a_capture_are_counted_as_captured(watched: WatchedXqa, slot: ReadSlot) -> None:
     op, args = watched.over(nothing), xqa_arguments()
     for _ in range(6):
         op(*args)
@@ -138,9 +122,7 @@ def test_calls_in_a_capture_are_counted_as_captured(
     assert (row.eager, row.captured) == (7, 3)
 
 
-def test_errors_of_the_native_function_pass(
-    watched: WatchedXqa, slot: Callable[[], SlotView]
-) -> None:
+def test_errors_of_the_native_function_pass(watched: WatchedXqa, slot: ReadSlot) -> None:
     error = ValueError("of the native function")
 
     def fail(*_: object) -> None:
@@ -156,7 +138,7 @@ def test_errors_of_the_native_function_pass(
 
 @pytest.mark.parametrize("args", [[], xqa_arguments()[:-1], [*xqa_arguments(), 1], [object()] * 25])
 def test_arguments_that_are_not_understood_reach_the_native_function(
-    watched: WatchedXqa, slot: Callable[[], SlotView], args: list[Any]
+    watched: WatchedXqa, slot: ReadSlot, args: list[Any]
 ) -> None:
     reached: list[tuple[Any, ...]] = []
     watched.over(lambda *given: reached.append(given))(*args)
@@ -177,7 +159,7 @@ def test_no_tensor_is_kept_alive(watched: WatchedXqa) -> None:
     assert [ref() for ref in kept] == [None] * len(kept)
 
 
-def test_mla_is_counted_by_what_it_has(meetings: Meetings, slot: Callable[[], SlotView]) -> None:
+def test_mla_is_counted_by_what_it_has(meetings: Meetings, slot: ReadSlot) -> None:
     watched = WatchedXqa(meetings, MLA)
     op, workspace = watched.over(nothing), xqa_workspace()
     for batch in (4, 5) * 10:

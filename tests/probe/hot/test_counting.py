@@ -13,23 +13,20 @@ import pytest
 import torch
 from hot_paths import FIRST
 from native_calls import MIB, decode_arguments, nothing, workspace
-from slot_views import eager_by_batch
+from slot_views import ReadSlot, eager_by_batch
 from threads import in_threads
 
 from ws_guard.board import Shape
 from ws_guard.probe.ledger import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from native_calls import Watched
 
-    from ws_guard.board import SlotView
     from ws_guard.probe.recorder import Recorder
 
 
 def test_calls_like_the_run_never_reach_the_ledger(
-    built: bool, watched: Watched, slot: Callable[[], SlotView], monkeypatch: pytest.MonkeyPatch
+    built: bool, watched: Watched, slot: ReadSlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     op, arguments = watched.over(lambda *_args: "told"), decode_arguments(16, workspace())
     for _ in range(FIRST):
@@ -49,7 +46,7 @@ def test_calls_like_the_run_never_reach_the_ledger(
 
 
 def test_known_shapes_in_turn_never_reach_the_ledger_and_each_begins_a_run(
-    built: bool, watched: Watched, slot: Callable[[], SlotView], monkeypatch: pytest.MonkeyPatch
+    built: bool, watched: Watched, slot: ReadSlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     op = watched.over(nothing)
     steps = [decode_arguments(batch, workspace()) for batch in (16, 17, 18)]
@@ -87,9 +84,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
-def test_whatever_differs_is_another_shape(
-    what: str, watched: Watched, slot: Callable[[], SlotView]
-) -> None:
+def test_whatever_differs_is_another_shape(what: str, watched: Watched, slot: ReadSlot) -> None:
     op, arguments = watched.over(nothing), decode_arguments(16, workspace())
     other, (parameter, value) = list(arguments), DIFFERENT[what]
     other[watched.at(parameter)] = value
@@ -103,7 +98,7 @@ def test_whatever_differs_is_another_shape(
 
 
 def test_another_view_of_the_same_memory_is_the_same_workspace(
-    watched: Watched, slot: Callable[[], SlotView]
+    watched: Watched, slot: ReadSlot
 ) -> None:
     op, buffer = watched.over(nothing), workspace()
     for _ in range(2 * FIRST):
@@ -111,9 +106,7 @@ def test_another_view_of_the_same_memory_is_the_same_workspace(
     assert [row.eager for row in slot().rows] == [2 * FIRST]
 
 
-def test_two_modules_of_an_op_do_not_mix_their_runs(
-    watched: Watched, slot: Callable[[], SlotView]
-) -> None:
+def test_two_modules_of_an_op_do_not_mix_their_runs(watched: Watched, slot: ReadSlot) -> None:
     ops = [watched.over(lambda *_args: None) for _ in range(2)]
     arguments = decode_arguments(16, workspace())
     for number in range(40):
@@ -121,9 +114,7 @@ def test_two_modules_of_an_op_do_not_mix_their_runs(
     assert eager_by_batch(slot()) == {16: 40}
 
 
-def test_a_run_that_python_began_is_ended_in_c(
-    watched: Watched, slot: Callable[[], SlotView]
-) -> None:
+def test_a_run_that_python_began_is_ended_in_c(watched: Watched, slot: ReadSlot) -> None:
     """Calls by a NumPy integer, which C leaves to Python, amid others of known shapes."""
     numpy = pytest.importorskip("numpy")
     op = watched.over(nothing)
@@ -141,7 +132,7 @@ def test_a_run_that_python_began_is_ended_in_c(
 
 
 def test_calls_of_a_folded_row_are_summed_up(
-    watched: Watched, recorder: Recorder, slot: Callable[[], SlotView]
+    watched: Watched, recorder: Recorder, slot: ReadSlot
 ) -> None:
     """Every row of its own is taken: batches up to a power of two share one."""
     lesser = Shape(0, 0, 1, 64, 1, True, 394 * MIB, 0, 148, 576, 512, 2048, None, None, 0)
@@ -160,7 +151,7 @@ def test_calls_of_a_folded_row_are_summed_up(
     assert slot().probe_errors == 0
 
 
-def test_threads_lose_no_call(watched: Watched, slot: Callable[[], SlotView]) -> None:
+def test_threads_lose_no_call(watched: Watched, slot: ReadSlot) -> None:
     op = watched.over(nothing)
     steps = [decode_arguments(batch, workspace()) for batch in (16, 17)]
     calls, threads = 5_000, 4
@@ -176,7 +167,7 @@ def test_threads_lose_no_call(watched: Watched, slot: Callable[[], SlotView]) ->
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="garbage is collected between lines only")
 def test_a_capture_that_begins_amid_a_garbage_collection_is_seen(
-    built: bool, watched: Watched, slot: Callable[[], SlotView]
+    built: bool, watched: Watched, slot: ReadSlot
 ) -> None:
     """Up to Python 3.11 finalizers, and so other threads, run wherever an object is made."""
     op, buffer = watched.over(nothing), workspace()

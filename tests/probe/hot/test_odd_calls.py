@@ -9,19 +9,13 @@ import pytest
 import torch
 from hot_paths import FIRST
 from native_calls import decode_arguments, nothing, workspace
-from slot_views import eager_by_batch
+from slot_views import ReadSlot, eager_by_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from native_calls import Watched
 
-    from ws_guard.board import SlotView
 
-
-def test_the_native_error_comes_through_as_it_is(
-    watched: Watched, slot: Callable[[], SlotView]
-) -> None:
+def test_the_native_error_comes_through_as_it_is(watched: Watched, slot: ReadSlot) -> None:
     errors: list[Exception] = []
 
     def native(*_args: object) -> None:
@@ -47,7 +41,7 @@ def test_the_native_error_comes_through_as_it_is(
 
 @pytest.mark.parametrize("arguments", [[], [None] * 3, [None] * 40])
 def test_wrong_arguments_reach_the_native_function(
-    arguments: list[Any], watched: Watched, slot: Callable[[], SlotView]
+    arguments: list[Any], watched: Watched, slot: ReadSlot
 ) -> None:
     op = watched.over(lambda *args: args)
     for _ in range(FIRST):
@@ -56,9 +50,7 @@ def test_wrong_arguments_reach_the_native_function(
     assert slot().probe_errors == 1
 
 
-def test_hostile_arguments_are_nobodys_business(
-    watched: Watched, slot: Callable[[], SlotView]
-) -> None:
+def test_hostile_arguments_are_nobodys_business(watched: Watched, slot: ReadSlot) -> None:
     class Nothing:
         shape = "no shape"
 
@@ -77,9 +69,7 @@ def test_hostile_arguments_are_nobodys_business(
     assert max(row.eager for row in slot().rows if row.shape.batch == 16) == FIRST + 1
 
 
-def test_an_interrupt_amid_the_look_at_a_call_is_not_lost(
-    watched: Watched, slot: Callable[[], SlotView]
-) -> None:
+def test_an_interrupt_amid_the_look_at_a_call_is_not_lost(watched: Watched, slot: ReadSlot) -> None:
     """A signal's handler may run, and raise, where a tensor's class is written in Python."""
 
     class Interrupted:

@@ -11,21 +11,18 @@ import flashinfer_needed  # noqa: F401 - skips this file without it
 from fresh_python import python
 from hot_paths import FIRST
 from native_calls import decode_arguments, nothing, workspace
-from slot_views import eager_by_batch
+from slot_views import ReadSlots, eager_by_batch
 
 from ws_guard.board.format import Header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from native_calls import Watched
 
-    from ws_guard.board import SlotView
     from ws_guard.probe.recorder import Recorder
 
 
 def test_a_slot_that_goes_is_never_written_again(
-    watched: Watched, recorder: Recorder, slots: Callable[[], list[SlotView]]
+    watched: Watched, recorder: Recorder, slots: ReadSlots
 ) -> None:
     """Its memory is unmapped: an address that was kept would end the process."""
     op, arguments = watched.over(nothing), decode_arguments(16, workspace())

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from slot_views import ReadSlot
 
 import ws_guard
 from ws_guard import InputError, Probe, install
@@ -15,10 +16,9 @@ from ws_guard import InputError, Probe, install
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ws_guard.board import SlotView
+    from ws_guard import Plan
 
     Install = Callable[..., Probe]
-    ReadSlot = Callable[[], SlotView]
 
 
 def test_rank_comes_from_local_rank(
@@ -29,8 +29,7 @@ def test_rank_comes_from_local_rank(
     assert (slot().document["engine"], slot().document["rank"]) == ("0", "6")
 
 
-def test_plan_is_published(installed: Install, slot: ReadSlot) -> None:
-    plan = ws_guard.plan(heads=64, tp=8, dcp=8, max_num_batched_tokens=16_384, flashinfer="0.6.14")
+def test_plan_is_published(installed: Install, slot: ReadSlot, plan: Plan) -> None:
     installed(plan=plan)
     (planned,) = slot().document["planned"]
     assert planned["workspace"] == "ws0"

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from fresh_python import python
+from slot_views import ReadSlot
 
 from ws_guard import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ws_guard.board import SlotView
-
     Install = Callable[..., Probe]
-    ReadSlot = Callable[[], SlotView]
 
 LAUNCHER = Path("data/csrc/trtllm_fmha_kernel_launcher.cu")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from slot_views import ReadSlot, ReadSlots
 
 import ws_guard
 import ws_guard.probe
@@ -16,12 +17,9 @@ from ws_guard.probe import stand_by
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ws_guard.board import SlotView
+    from ws_guard import Plan
 
     Install = Callable[..., Probe]
-    ReadSlot = Callable[[], SlotView]
-
-PLAN = ws_guard.plan(heads=64, tp=8, dcp=8, max_num_batched_tokens=16_384)
 
 
 def test_worker_is_on_the_board_before_its_first_call(installed: Install, slot: ReadSlot) -> None:
@@ -68,9 +66,7 @@ def test_second_install_is_the_first(
     assert slot().document["engine"] == "0"
 
 
-def test_uninstalled_probe_may_be_installed_again(
-    installed: Install, slots: Callable[[], list[SlotView]]
-) -> None:
+def test_uninstalled_probe_may_be_installed_again(installed: Install, slots: ReadSlots) -> None:
     first = installed()
     first.uninstall()
     assert slots() == []
@@ -82,7 +78,7 @@ def test_uninstalled_probe_may_be_installed_again(
 
 
 def test_a_probe_that_is_off_takes_whatever_it_is_told(
-    installed: Install, board: str, monkeypatch: pytest.MonkeyPatch
+    installed: Install, board: str, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WS_GUARD_ENABLED", "0")
     probe = installed()
@@ -94,21 +90,21 @@ def test_a_probe_that_is_off_takes_whatever_it_is_told(
     assert repr(probe) == "<ws_guard.Probe: off>"
     assert (probe.layout, probe.counter_of_replays()) == (None, None)
     with pytest.raises(InputError, match=r"nothing is instrumented here \(switched off\)"):
-        probe.provision(PLAN, "cpu")
+        probe.provision(plan, "cpu")
     probe.close()
     assert not os.path.exists(board)
 
 
 @pytest.mark.usefixtures("flashinfer")
-def test_a_provision_comes_from_a_probe_that_is_on(installed: Install) -> None:
+def test_a_provision_comes_from_a_probe_that_is_on(installed: Install, plan: Plan) -> None:
     pytest.importorskip("torch")
     probe = installed()
-    made = probe.provision(PLAN, "cpu", workspace_bytes=4096, zone_bytes=2048)
+    made = probe.provision(plan, "cpu", workspace_bytes=4096, zone_bytes=2048)
     assert isinstance(made, ws_guard.Provision)
     assert made.bytes == 4096
     probe.uninstall()
     with pytest.raises(InputError, match=r"nothing is instrumented here \(uninstalled\)"):
-        probe.provision(PLAN, "cpu")
+        probe.provision(plan, "cpu")
 
 
 @pytest.mark.usefixtures("flashinfer")

@@ -9,12 +9,10 @@ import time
 from typing import TYPE_CHECKING
 
 from fresh_python import environment, python
+from slot_views import ReadSlot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    from ws_guard.board import SlotView
 
 
 def test_slot_is_gone_after_a_clean_exit(board: str, package: Path) -> None:
@@ -76,7 +74,7 @@ if __name__ == "__main__":
     assert os.listdir(board) == []
 
 
-def test_worker_that_is_killed_leaves_a_dead_slot(board: str, slot: Callable[[], SlotView]) -> None:
+def test_worker_that_is_killed_leaves_a_dead_slot(board: str, slot: ReadSlot) -> None:
     program = (
         "import sys; from ws_guard.probe import install; install(board=sys.argv[1]);"
         "print('attached', flush=True); sys.stdin.read()"
