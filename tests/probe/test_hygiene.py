@@ -174,6 +174,10 @@ def test_a_zeroed_counter_is_looked_at_once(meet: Meet) -> None:
     buffer[0] = 1
     meetings.call(buffer, batch=17)
     assert meetings.warnings == []
+    # Another op that keeps one there is told of, and does not look either.
+    meetings.call(buffer, XQA, lse=False)
+    (warning,) = meetings.warnings
+    assert warning.startswith(f"ws0: shared by {DECODE} and {XQA}")
 
 
 def test_no_counter_is_looked_at_while_a_graph_is_captured(meet: Meet) -> None:

@@ -63,7 +63,7 @@ def test_second_install_is_the_first(
     (line, again) = caplog.messages
     assert line == again
     assert "already installed, arguments ignored" in line
-    assert slot().document["engine"] == "0"
+    assert (slot().document["engine"], slot().document["rank"]) == ("0", "0")
 
 
 def test_uninstalled_probe_may_be_installed_again(installed: Install, slots: ReadSlots) -> None:
