@@ -82,13 +82,15 @@ def test_a_forked_child_has_no_ticker(probe: Probe, plan: Plan) -> None:
 
 def test_an_interpreter_ends_well_with_a_live_zone(board: str) -> None:
     script = (
-        "import time, torch, ws_guard\n"
+        "import atexit, threading, time, torch, ws_guard\n"
+        # Registered first and called last: the interpreter must not have to kill the thread.
+        "atexit.register(lambda: print([each.name for each in threading.enumerate()]))\n"
         "plan = ws_guard.plan(heads=64, max_num_batched_tokens=64, flashinfer='0.6.14')\n"
         f"ws_guard.install(board={board!r})\n"
         "ws_guard.provision(plan, 'cpu', workspace_bytes=64)\n"
         "time.sleep(0.1)\n"
         "print('the end')\n"
     )
-    assert python(script, WS_GUARD_ZONE_INTERVAL="0.01") == ["the end"]
+    assert python(script, WS_GUARD_ZONE_INTERVAL="0.01") == ["the end", "['MainThread']"]
     # It left the board in good order.
     assert os.listdir(board) == []
