@@ -8,8 +8,7 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .planning import carve, plan
-    from .probe import Probe, Provision, WorkspaceOverflowError, install
-    from .probe.installation import provision
+    from .probe import Probe, Provision, WorkspaceOverflowError, install, provision
     from .sizing import Carve, InputError, Plan, Refusal
 
 __all__ = [

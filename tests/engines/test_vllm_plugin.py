@@ -119,8 +119,8 @@ def test_unknown_vllm_is_one_line_and_the_probe_stays(tmp_path: Path, body: str)
         + """
 vllm_plugin.plugin()
 made = WorkerBase(config)
-from ws_guard.probe import installation
-print(json.dumps([made.rank, installation._installed is not None]))
+from ws_guard.probe.life import is_installed
+print(json.dumps([made.rank, is_installed()]))
 """,
         tmp_path,
     )

@@ -43,11 +43,15 @@ _OPEN, _CLOSED = "busy", "busy, a user is asked for"
 
 
 class Stage(NamedTuple):
-    """A board, whom the exporter asks for a password, and whether schemathesis has it."""
+    """A board, whom the exporter asks for a password, and whether schemathesis has it.
+
+    `spoil` is done to the board once the exporter is there: of a bad one it says so at its start.
+    """
 
     board: Callable[[Board], list[SlotWorker]]
     asks: str = ""
     knows: bool = False
+    spoil: Callable[[Board], object] = lambda _: None
 
 
 def _busy(board: Board) -> list[SlotWorker]:
@@ -65,13 +69,14 @@ def _dead(board: Board) -> list[SlotWorker]:
     return []
 
 
-def _absent(_: Board) -> list[SlotWorker]:
+def _empty(board: Board) -> list[SlotWorker]:
+    os.mkdir(board.path, 0o700)
     return []
 
 
-def _unreadable(board: Board) -> list[SlotWorker]:
+def _put_a_file_there(board: Board) -> None:
+    os.rmdir(board.path)
     Path(board.path).write_text("no directory")
-    return []
 
 
 STAGES = {
@@ -80,8 +85,8 @@ STAGES = {
     "busy, probes ask as well": Stage(_busy, "all", knows=True),
     "busy, the password is not known": Stage(_busy, "all but probes"),
     "dead workers": Stage(_dead),
-    "absent": Stage(_absent),
-    "unreadable": Stage(_unreadable),
+    "absent": Stage(_empty, spoil=lambda board: os.rmdir(board.path)),
+    "unreadable": Stage(_empty, spoil=_put_a_file_there),
 }
 
 
@@ -104,6 +109,7 @@ def serving(stage: Stage, home: str) -> Iterator[str]:
         environ["WS_GUARD_BASIC_AUTH_FILE"] = os.path.join(home, "users")
         environ["WS_GUARD_BASIC_AUTH_PROBES"] = "1" if stage.asks == "all" else "0"
     with exporter_process(environ) as (process, url):
+        stage.spoil(board)
         yield url
         process.terminate()
         _, said = process.communicate(timeout=30)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .installation import Probe, install, provision, stand_by
+from .installation import install, provision, stand_by
+from .life import Probe
 from .overflow import WorkspaceOverflowError
 
 if TYPE_CHECKING:

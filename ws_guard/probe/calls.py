@@ -95,18 +95,18 @@ class Known(NamedTuple):
     """A harmless shape, for the hot path.
 
     Its run, the same for the part in C, its ring word without the time, the word that sums its
-    batches (0: none, its row is its own), and for the part in C where in memory it counts: that
-    stays what it is as long as the slot.
+    batches (0: none, its row is its own), and for the part in C the addresses where it counts:
+    those stay what they are as long as the slot does.
     """
 
     run: Run
     front: Front
     ring_code: int
     sum_word: int
-    places: tuple[Any, ...]
+    addresses: tuple[Any, ...]
 
 
-def whole(args: tuple[Any, ...], at: int) -> int:
+def whole_at(args: tuple[Any, ...], at: int) -> int:
     """A whole number among the arguments; TypeError for anything else.
 
     A tensor in its place would be compared, which asks CUDA for its value, and kept alive in a row.

@@ -14,7 +14,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from .installation import install, is_installed
+from .installation import install
+from .life import is_installed
 from .loading import DOOR, PostImport, is_instrumented
 from .saying import say
 

@@ -31,7 +31,7 @@ class Front(NamedTuple):
     seen: tuple[int, ...]
 
 
-class Places(NamedTuple):
+class FrontPositions(NamedTuple):
     """Where an op keeps what a `Front` is made of; `tensors` says what is looked at of each."""
 
     arguments: int
@@ -77,7 +77,7 @@ def in_front_of(
     native: NativeFunction,
     failed: Any,  # noqa: ANN401 - called with an exception
     lane: Any,  # noqa: ANN401
-    places: Places,
+    positions: FrontPositions,
 ) -> NativeFunction:
     """A function that counts calls of shapes that `lane` knows, and leaves others to `probe`."""
     if _hot is None:
@@ -88,11 +88,11 @@ def in_front_of(
         probe,
         failed,
         lane,
-        places.arguments,
-        places.numbers,
-        places.is_none,
-        tuple(at for at, _ in places.tensors),
-        tuple(what[kind] for _, kind in places.tensors),
+        positions.arguments,
+        positions.numbers,
+        positions.is_none,
+        tuple(at for at, _ in positions.tensors),
+        tuple(what[kind] for _, kind in positions.tensors),
     )
     return counted
 

@@ -111,7 +111,7 @@ class Ledger:
         lane = self.hot_lane
         told = lane.times_forgotten, owner, *known.front, known.run[0], known.ring_code
         if self.known is shapes:
-            lane.follow(*told, known.places)
+            lane.follow(*told, known.addresses)
 
     def meet(self, met: Met) -> Handling | None:
         """Record a call before it is made; returns how to make it if not as it came."""
@@ -184,10 +184,10 @@ class Ledger:
             sum_word = row.first_word + SUM_EAGER if row.folded else 0
             run = (*like, slot.words, word, slot.last_call)
             code = pack_run(0, row.number, Outcome.EAGER)
-            places = () if self._compares else self._places(word, sum_word)
-            self._set_aside[key] = Known(run, front, code, sum_word, places)
+            addresses = () if self._compares else self._addresses(word, sum_word)
+            self._set_aside[key] = Known(run, front, code, sum_word, addresses)
 
-    def _places(self, word: int, sum_word: int) -> tuple[Any, ...]:
+    def _addresses(self, word: int, sum_word: int) -> tuple[Any, ...]:
         """Where the part in C counts calls of a shape, sums up their batches, and notes runs."""
         slot = self.recorder.slot
         return (

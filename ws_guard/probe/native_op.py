@@ -16,9 +16,9 @@ from weakref import ref
 from ws_guard.board.format import CODE_BITS, TICK_BITS
 from ws_guard.sizing import HeadDims
 
-from .calls import Handling, Key, Known, Met, NativeCall, NativeFunction, as_elements, whole
+from .calls import Handling, Key, Known, Met, NativeCall, NativeFunction, as_elements, whole_at
 from .dynamo import hide_from_dynamo
-from .hot import Front, Places, in_front_of
+from .hot import Front, FrontPositions, in_front_of
 from .ledger import Ledger
 
 if TYPE_CHECKING:
@@ -46,19 +46,19 @@ class Positions(NamedTuple):
         """What matters of a call. Only shapes, sizes and addresses are looked at."""
         query, workspace = args[self.query], args[self.workspace]
         counter = None if self.counter is None else args[self.counter]
-        top_k = 0 if self.top_k is None else max(0, whole(args, self.top_k))
+        top_k = 0 if self.top_k is None else max(0, whole_at(args, self.top_k))
         if self.sparse_indices is not None:
             top_k = args[self.sparse_indices].shape[-1]
         return NativeCall(
-            batch=whole(args, self.batch),
+            batch=whole_at(args, self.batch),
             heads=query.shape[1],
-            q_len=whole(args, self.q_len),
+            q_len=whole_at(args, self.q_len),
             lse=self.lse is not None and args[self.lse] is not None,
-            sm_count=whole(args, self.sm_count),
-            workspace_bytes=whole(args, self.workspace_size),
+            sm_count=whole_at(args, self.sm_count),
+            workspace_bytes=whole_at(args, self.workspace_size),
             workspace_address=workspace.data_ptr(),
             dims=HeadDims(query.shape[2], args[self.out].shape[-1], top_k),
-            max_kv_len=None if self.kv_len is None else whole(args, self.kv_len),
+            max_kv_len=None if self.kv_len is None else whole_at(args, self.kv_len),
             sum_q=query.shape[0],
             counter_buffer_bytes=None if counter is None else counter.numel() * counter.itemsize,
         )
@@ -135,13 +135,13 @@ def instrument(native: NativeFunction, where: Positions, ledger: Ledger) -> Nati
             raise
 
     hide_from_dynamo(probe)
-    places = Places(
+    positions = FrontPositions(
         where.arguments,
         (batch_at, q_len_at, size_at, top_k_at),
         lse_at,
         ((query_at, "shape"), (workspace_at, "data_ptr")),
     )
-    front = in_front_of(probe, native, ledger.native_failed, ledger.hot_lane, places)
+    front = in_front_of(probe, native, ledger.native_failed, ledger.hot_lane, positions)
     return front
 
 

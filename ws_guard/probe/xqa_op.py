@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ws_guard.sizing import XQA_SEMAPHORE_BYTES, HeadDims
 
-from .calls import Handling, Met, NativeCall, NativeFunction, as_elements, whole
+from .calls import Handling, Met, NativeCall, NativeFunction, as_elements, whole_at
 from .dynamo import hide_from_dynamo
-from .hot import Front, Places, in_front_of
+from .hot import Front, FrontPositions, in_front_of
 from .ledger import Ledger
 from .native_op import count_known
 
@@ -41,8 +41,8 @@ class XqaPositions(NamedTuple):
     def read(self, args: tuple[Any, ...]) -> NativeCall:
         """What matters of a call. Only shapes, sizes and addresses are looked at."""
         query, out = args[self.query].shape, args[self.out].shape
-        batch = whole(args, self.batch)
-        q_len = 1 if self.q_len is None else whole(args, self.q_len)
+        batch = whole_at(args, self.batch)
+        q_len = 1 if self.q_len is None else whole_at(args, self.q_len)
         ragged = self.ragged is not None and args[self.ragged] is not None
         address, size = _workspace(args[self.semaphores], args[self.scratch])
         return NativeCall(
@@ -50,14 +50,14 @@ class XqaPositions(NamedTuple):
             heads=query[-2],
             q_len=q_len,
             lse=False,
-            sm_count=whole(args, self.sm_count),
+            sm_count=whole_at(args, self.sm_count),
             workspace_bytes=size,
             workspace_address=address,
             dims=HeadDims(query[-1], out[-1]),
-            max_kv_len=whole(args, self.kv_len),
+            max_kv_len=whole_at(args, self.kv_len),
             sum_q=query[0] if ragged else batch * q_len,
             counter_buffer_bytes=None,
-            kv_heads=None if self.kv_heads is None else whole(args, self.kv_heads),
+            kv_heads=None if self.kv_heads is None else whole_at(args, self.kv_heads),
             sm90_fp8=None if self.sm90_fp8 is None else bool(args[self.sm90_fp8]),
         )
 
@@ -138,13 +138,13 @@ def instrument_xqa(native: NativeFunction, where: XqaPositions, ledger: Ledger) 
             raise
 
     hide_from_dynamo(probe)
-    places = Places(
+    positions = FrontPositions(
         where.arguments,
         (batch_at, q_len_at, kv_heads_at),
         ragged_at,
         ((scratch_at, "nbytes"), (semaphores_at, "data_ptr")),
     )
-    front = in_front_of(probe, native, ledger.native_failed, ledger.hot_lane, places)
+    front = in_front_of(probe, native, ledger.native_failed, ledger.hot_lane, positions)
     return front
 
 

@@ -62,7 +62,7 @@ def test_an_account_that_holds_nothing_is_left_to_python(held: tuple[Any, ...]) 
 
 
 def test_positions_beyond_the_arguments_are_refused(built: bool) -> None:
-    places = hot.Places(2, (0, 7), 0, ((1, "shape"),))
+    places = hot.FrontPositions(2, (0, 7), 0, ((1, "shape"),))
     if not built:
         assert hot.in_front_of(len, len, len, hot.Lane(), places) is len
         return
