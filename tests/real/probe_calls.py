@@ -174,11 +174,12 @@ def tune(path: str) -> dict[str, Any]:
     """Calls within the autotuner, one of them refused."""
     from flashinfer.autotuner import autotune
 
+    call = PUBLIC_CALLS["decode"].build(Shape(BATCH), workspace(64 * MIB))
     with probed(path):
         with autotune(True):
-            PUBLIC_CALLS["decode"].build(Shape(BATCH), workspace(64 * MIB))()
+            call()
             error_of(PUBLIC_CALLS["decode"].build(Shape(BATCH, lse=True), workspace(MIB)))
-        PUBLIC_CALLS["decode"].build(Shape(BATCH), workspace(64 * MIB))()
+        call()
         (slot,) = slots(path)
         counts = sorted((row.eager, row.tuning) for row in slot.rows)
         return {"counts": counts, "events": events(path), "errors": slot.probe_errors}
