@@ -181,10 +181,11 @@ def not_understood(path: str) -> Told:
     contract.installed_xqa = lambda: XqaContract(known.release, {}, {OP: "it says otherwise"})
     try:
         with freshly_probed(path):
-            buffer = zeroed(64 * MIB)
+            xqa = Step(16).call(zeroed(64 * MIB))
+            decode = PUBLIC_CALLS["decode"].build(Shape(24, HEADS), workspace(64 * MIB))
             for _ in range(3):
-                Step(16).call(buffer)()
-                PUBLIC_CALLS["decode"].build(Shape(24, HEADS), workspace(64 * MIB))()
+                xqa()
+                decode()
             return tell(path)
     finally:
         contract.installed_xqa = original
