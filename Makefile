@@ -124,7 +124,7 @@ nightly-exporter: .venv-fuzz/.installed
 # A thousand kills, a kill at every point of the writer, ten million calls.
 nightly-engine:
 	@sh tests/system_packages.sh
-	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/engine_first tests/probe/test_hot.py -s
+	WS_GUARD_NIGHTLY=1 $(VENV)/bin/python -m pytest tests/engine_first tests/probe/hot/test_leaks.py -s
 
 # Known vulnerabilities in what the exporter brings, as it would be installed now.
 audit: $(VENV)/.installed .venv-fuzz/.installed

@@ -8,25 +8,30 @@ import tempfile
 from pathlib import Path
 
 import card
+from xqa_decode import Decode, buffer, counts, read_slot
 
-card.require()
+import ws_guard
 
-import torch  # noqa: E402 - once a card is known to be there
-from xqa_decode import Decode, buffer, counts, read_slot  # noqa: E402 - as above
 
-import ws_guard  # noqa: E402 - as above
+def main(board: Path) -> int:
+    """0 where the capture failed, as it should."""
+    import torch
 
-board = Path(sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp())
-ws_guard.install(board=str(board))
-step, workspace = Decode(16, 2048), buffer()
-step.run(workspace)
-failed = True
-with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
+    ws_guard.install(board=str(board))
+    step, workspace = Decode(16, 2048), buffer()
     step.run(workspace)
-    torch.cuda.synchronize()  # not permitted while a stream is captured
-    failed = False
-step.run(workspace)
-torch.cuda.synchronize()
-for batch, modes in counts(read_slot(board).rows).items():
-    print(batch, *modes)
-sys.exit(0 if failed else 1)
+    failed = True
+    with contextlib.suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        step.run(workspace)
+        torch.cuda.synchronize()  # not permitted while a stream is captured
+        failed = False
+    step.run(workspace)
+    torch.cuda.synchronize()
+    for batch, modes in counts(read_slot(board).rows).items():
+        print(batch, *modes)
+    return 0 if failed else 1
+
+
+if __name__ == "__main__":
+    card.require()
+    sys.exit(main(Path(sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp())))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from xqa_decode import Decode, buffer
 
 from ws_guard.probe.split import near_equal
 
+if TYPE_CHECKING:
+    import torch
+
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("xqa_card")]
 
 
-def largest_ulps(one: object, other: object) -> int:
+def largest_ulps(one: torch.Tensor, other: torch.Tensor) -> int:
     """The largest difference of two bf16 tensors, in units in the last place."""
     import torch
 
-    def ordered(tensor: object) -> torch.Tensor:
+    def ordered(tensor: torch.Tensor) -> torch.Tensor:
         bits = tensor.view(torch.int16).int()
         return torch.where(bits < 0, -(bits & 0x7FFF), bits)
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ws_guard import Plan, Probe
+    import torch
+
+    from ws_guard import Plan, Probe, Provision
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("xqa_card")]
 INTERVAL = 0.1
@@ -70,7 +72,7 @@ def test_an_overrun_is_caught_within_an_interval(
 def test_a_sufficient_workspace_is_never_reported(probe: Probe, board: Path, plan: Plan) -> None:
     import torch
 
-    made = probe.provision(plan, "cuda", workspace_bytes=64 * MIB, zone_bytes=MIB)
+    made = roomy(probe, plan)
     step = Decode(1, 32_768)
     for _ in range(10_000):
         step.run(made.workspace)
@@ -80,6 +82,22 @@ def test_a_sufficient_workspace_is_never_reported(probe: Probe, board: Path, pla
     assert "destroyed_zones" not in read_slot(board).document
 
 
+def roomy(probe: Probe, plan: Plan) -> Provision:
+    """A provision that no call here overruns, with a zone of 1 MiB."""
+    return probe.provision(plan, "cuda", workspace_bytes=64 * MIB, zone_bytes=MIB)
+
+
+def capture_products(left: torch.Tensor, right: torch.Tensor, count: int) -> None:
+    """Capture and replay so many, in the mode in which an unsafe call of any thread is an error."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        for _ in range(count):
+            torch.mm(left, right)
+    graph.replay()
+
+
 def test_no_capture_is_invalidated(
     monkeypatch: pytest.MonkeyPatch, probe_after: Callable[[], Probe], plan: Plan
 ) -> None:
@@ -87,17 +105,13 @@ def test_no_capture_is_invalidated(
 
     monkeypatch.setenv("WS_GUARD_ZONE_INTERVAL", "0.01")
     probe = probe_after()
-    made = probe.provision(plan, "cuda", workspace_bytes=64 * MIB, zone_bytes=MIB)
+    made = roomy(probe, plan)
     left, right = torch.ones(2, 256, 256, device="cuda")
     torch.mm(left, right)
     started = time.monotonic()
     looks = made.zone.answer().number
     for _ in range(5_000):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="global"):
-            for _ in range(8):
-                torch.mm(left, right)
-        graph.replay()
+        capture_products(left, right, 8)
     torch.cuda.synchronize()
     looks = made.zone.answer().number - looks
     print(f"5,000 captures in {time.monotonic() - started:.1f} s beside {looks} looks")
@@ -112,7 +126,7 @@ def test_no_capture_is_invalidated_by_looks_during_it(
 
     monkeypatch.setenv("WS_GUARD_ZONE_INTERVAL", "3600")
     probe = probe_after()
-    made = probe.provision(plan, "cuda", workspace_bytes=64 * MIB, zone_bytes=MIB)
+    made = roomy(probe, plan)
     left, right = torch.ones(2, 256, 256, device="cuda")
     torch.mm(left, right)
     stop = threading.Event()
@@ -126,22 +140,20 @@ def test_no_capture_is_invalidated_by_looks_during_it(
     looking.start()
     try:
         for _ in range(500):
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="global"):
-                for _ in range(200):
-                    torch.mm(left, right)
-            graph.replay()
+            capture_products(left, right, 200)
     finally:
         stop.set()
         looking.join()
     torch.cuda.synchronize()
-    print(f"500 captures beside {made.zone.answer().number} looks")
+    looks = made.zone.answer().number
+    print(f"500 captures beside {looks} looks")
+    assert looks > 0
 
 
 def test_no_synchronisation_is_added(probe: Probe, plan: Plan) -> None:
     import torch
 
-    made = probe.provision(plan, "cuda", workspace_bytes=64 * MIB, zone_bytes=MIB)
+    made = roomy(probe, plan)
     step = Decode(16, 2048)
     for _ in range(8):
         step.run(made.workspace)

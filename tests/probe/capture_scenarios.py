@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from graph_stage import Stage
-from native_calls import decode_arguments
+from native_calls import REFUSAL, REFUSED_BATCH, decode_arguments
 from scenarios import MODES, error_of, in_thread, scenario
 
 from ws_guard import WorkspaceOverflowError
@@ -159,9 +159,7 @@ def capture_whose_failure_nobody_told_gives_way_to_the_next(at: Stage) -> None:
 @scenario()
 def refused_call_is_not_in_the_graph(at: Stage) -> None:
     """The engine catches the error and goes on; this stand-in launches what it is told to."""
-    refusal = RuntimeError(
-        "Buffer overflow when allocating memory for trtllm_gen_softmax_workspace"
-    )
+    refusal = RuntimeError(REFUSAL)
 
     def refuse(*_args: object) -> None:
         raise refusal
@@ -169,9 +167,9 @@ def refused_call_is_not_in_the_graph(at: Stage) -> None:
     graph, refused = at.graph(), at.watched.over(refuse)
     with at.capture(graph):
         at.call(16)
-        assert error_of(lambda: refused(*decode_arguments(12_288, at.buffer))) is refusal
+        assert error_of(lambda: refused(*decode_arguments(REFUSED_BATCH, at.buffer))) is refusal
     graph.replay()
-    assert at.counts(*MODES) == {16: (0, 1, 1), 12_288: (0, 1, 0)}
+    assert at.counts(*MODES) == {16: (0, 1, 1), REFUSED_BATCH: (0, 1, 0)}
     assert at.slot.events == {(0, OVERFLOW, "observed"): 1}
 
 
@@ -180,11 +178,11 @@ def raised_call_is_not_in_the_graph(at: Stage) -> None:
     graph = at.graph()
     with at.capture(graph):
         at.call(16)
-        assert isinstance(error_of(lambda: at.call(12_288)), WorkspaceOverflowError)
+        assert isinstance(error_of(lambda: at.call(REFUSED_BATCH)), WorkspaceOverflowError)
         at.call(16)
     for _ in range(10):
         graph.replay()
-    assert at.counts(*MODES) == {16: (0, 2, 20), 12_288: (0, 1, 0)}
+    assert at.counts(*MODES) == {16: (0, 2, 20), REFUSED_BATCH: (0, 1, 0)}
     assert at.slot.events == {(0, OVERFLOW, "raised"): 1}
     assert at.launched == [16, 16]
 
@@ -193,9 +191,9 @@ def raised_call_is_not_in_the_graph(at: Stage) -> None:
 def split_call_is_in_the_graph_as_one(at: Stage) -> None:
     graph = at.graph()
     with at.capture(graph):
-        at.call(12_288)
+        at.call(REFUSED_BATCH)
     assert at.launched == [3_072] * 4
     for _ in range(10):
         graph.replay()
-    assert at.counts(*MODES) == {12_288: (0, 1, 10)}
+    assert at.counts(*MODES) == {REFUSED_BATCH: (0, 1, 10)}
     assert at.slot.events == {(0, OVERFLOW, "split"): 1}

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.cuda.graphs
 from native_calls import Watched, decode_arguments, watch, workspace
+from slot_views import slots_of
 
-from ws_guard.board import Board, SlotReader, SlotView, list_slots
+from ws_guard.board import Board
 from ws_guard.probe.graph_hooks import GraphHooks
 from ws_guard.probe.recorder import Recorder
 from ws_guard.sizing import LAYOUTS, OPS
@@ -26,6 +27,8 @@ from ws_guard.sizing import LAYOUTS, OPS
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
+
+    from ws_guard.board import SlotView
 
 GRAPHS = "torch.cuda.graphs"
 
@@ -175,17 +178,10 @@ class Stage:
             finally:
                 graph.capture_end()
 
-    def slots(self) -> list[SlotView]:
-        fd = os.open(self.board, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            return [SlotReader(name).read(Board(self.board), fd) for name in list_slots(fd)[0]]
-        finally:
-            os.close(fd)
-
     @property
     def slot(self) -> SlotView:
         """The slot of this recorder now."""
-        (only,) = (slot for slot in self.slots() if slot.alive)
+        (only,) = (slot for slot in slots_of(self.board) if slot.alive)
         return only
 
     def counts(self, *modes: str) -> dict[int, tuple[int, ...]]:

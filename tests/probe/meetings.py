@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 import torch
+from native_calls import NO_FRONT, sparse_call
 
 from ws_guard.board import Board
 from ws_guard.exporter.server import Exporter
-from ws_guard.probe.calls import Met, NativeCall
-from ws_guard.probe.hot import Front
+from ws_guard.probe.calls import Met
 from ws_guard.probe.ledger import Ledger
 from ws_guard.probe.parts import Parts
 from ws_guard.probe.recorder import Recorder
 from ws_guard.settings import require_settings
-from ws_guard.sizing import LAYOUTS, OPS, XQA_OPS, HeadDims
+from ws_guard.sizing import LAYOUTS, OPS, XQA_OPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from ws_guard.probe.calls import NativeCall
 
 MIB = 1 << 20
 DECODE, CONTEXT, XQA = OPS["decode"], OPS["context"], XQA_OPS["xqa"]
@@ -81,36 +83,13 @@ class Meetings:
         max_kv_len: int | None = 64,
     ) -> torch.Tensor:
         """Make a call; the workspace that its native function got."""
+        address = workspace.data_ptr()
         size = workspace.numel() if says_bytes is None else says_bytes
-        native = NativeCall(
-            batch=batch,
-            heads=64,
-            q_len=1,
-            lse=lse,
-            sm_count=148,
-            workspace_bytes=size,
-            workspace_address=workspace.data_ptr(),
-            dims=HeadDims(576, 512, 2048),
-            max_kv_len=max_kv_len,
-            sum_q=batch,
-            counter_buffer_bytes=None,
-            kv_heads=8,
-            sm90_fp8=False,
-        )
-        key = (batch, lse, workspace.data_ptr(), size)
+        more = {"lse": lse, "workspace_address": address, "max_kv_len": max_kv_len, "kv_heads": 8}
+        told = Told(sparse_call(batch, size, **more))
+        key = (batch, lse, address, size)
         like: Any = (*key, None, None, None, None)
-        met = Met(
-            key,
-            like,
-            Front((), False, ()),
-            batch,
-            lse,
-            workspace,
-            workspace.data_ptr(),
-            size,
-            (workspace,),
-            Told(native),
-        )
+        met = Met(key, like, NO_FRONT, batch, lse, workspace, address, size, (workspace,), told)
         handling = self._ledgers[op].meet(met)
         handling = handling or (lambda native, args: native(*args))
         handling(self.made.append, (workspace,))

@@ -22,10 +22,9 @@ from ws_guard.probe.parts import Parts
 from ws_guard.probe.split import Splitter
 from ws_guard.probe.tuning import Tuning
 from ws_guard.reference import NativeModule
-from ws_guard.sizing import OPS
+from ws_guard.sizing import OPS, HeadDims
 
 if TYPE_CHECKING:
-    from ws_guard.board import SlotView
     from ws_guard.probe.recorder import Recorder
 
 MIB = 1 << 20
@@ -65,7 +64,26 @@ class Watched(NamedTuple):
         return native
 
 
+#: What the hot path compares first; of these calls, which it never sees, nothing.
 NO_FRONT = Front((), False, ())
+
+
+def sparse_call(batch: int, workspace_bytes: int, **more: object) -> NativeCall:
+    """What is read of a sparse MLA decode of 64 heads with LSE over long sequences."""
+    call = NativeCall(
+        batch=batch,
+        heads=64,
+        q_len=1,
+        lse=True,
+        sm_count=148,
+        workspace_bytes=workspace_bytes,
+        workspace_address=4096,
+        dims=HeadDims(576, 512, 2048),
+        max_kv_len=65_536,
+        sum_q=batch,
+        counter_buffer_bytes=None,
+    )
+    return call._replace(**more)
 
 
 class Told(NamedTuple):
@@ -120,11 +138,6 @@ def decode_arguments(
 
 def nothing(*_args: object) -> None:
     """The cheapest native function there is."""
-
-
-def eager(slot: SlotView) -> int:
-    """Eager calls of a slot."""
-    return sum(row.eager for row in slot.rows)
 
 
 def workspace(size: int = 394 * MIB) -> torch.Tensor:

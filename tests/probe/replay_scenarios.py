@@ -7,14 +7,13 @@ import threading
 from typing import Any
 
 from graph_stage import Stage, has_hooks
-from native_calls import NO_FRONT, Told, workspace
+from native_calls import NO_FRONT, Told, sparse_call, workspace
 from scenarios import MIB, MODES, scenario
 
 from ws_guard.board import OVERRUN, Outcome
 from ws_guard.board.format import EXACT_ROWS
 from ws_guard.exporter.derive import Deriver
-from ws_guard.probe.calls import Met, NativeCall
-from ws_guard.sizing import HeadDims
+from ws_guard.probe.calls import Met
 
 
 @scenario()
@@ -173,9 +172,9 @@ def shapes_beyond_the_table_replay_into_their_row(at: Stage) -> None:
 
 def met_with(batch: int) -> Met:
     """A harmless call that fills a row."""
-    dims, size = HeadDims(576, 512, 2048), 1 << 40
-    call = NativeCall(batch, 64, 1, True, 148, size, 4096, dims, 2048, batch, None)
-    return Met((batch,), None, NO_FRONT, batch, True, None, 4096, size, (), Told(call))
+    call = sparse_call(batch, 1 << 40)
+    address, size = call.workspace_address, call.workspace_bytes
+    return Met((batch,), None, NO_FRONT, batch, True, None, address, size, (), Told(call))
 
 
 @scenario()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
 import torch
 

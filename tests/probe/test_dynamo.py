@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
+import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
+import torch
+import torch._dynamo.utils as dynamo
+from native_calls import MIB, Watched, decode_arguments, watch, workspace
+from slot_views import ReadSlot
 
-torch = pytest.importorskip("torch")
-if importlib.util.find_spec("flashinfer") is None:
-    pytest.skip("flashinfer is not installed", allow_module_level=True)
-
-import torch._dynamo.utils as dynamo  # noqa: E402
-from native_calls import MIB, Watched, decode_arguments, watch, workspace  # noqa: E402
-
-from ws_guard import WorkspaceOverflowError  # noqa: E402
-from ws_guard.board import OVERFLOW  # noqa: E402
-from ws_guard.probe import hot  # noqa: E402
-from ws_guard.probe.dynamo import hide_from_dynamo  # noqa: E402
+from ws_guard import WorkspaceOverflowError
+from ws_guard.board import OVERFLOW
+from ws_guard.probe import hot
+from ws_guard.probe.dynamo import hide_from_dynamo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ws_guard.board import SlotView
     from ws_guard.probe.recorder import Recorder
 
 
@@ -48,9 +44,7 @@ def frames_compiled() -> int:
     return dynamo.counters["frames"]["total"]
 
 
-def test_compiled_code_calls_the_probe_as_it_is(
-    watched: Watched, slot: Callable[[], SlotView]
-) -> None:
+def test_compiled_code_calls_the_probe_as_it_is(watched: Watched, slot: ReadSlot) -> None:
     seen = []
     op = watched.over(lambda *args: seen.append(args))
     step = compiled_step(op, decode_arguments(4, workspace(64 * MIB)))
@@ -67,7 +61,7 @@ def test_compiled_code_calls_the_probe_as_it_is(
 
 @pytest.mark.parametrize("batch", [12_288, -1], ids=["refused", "garbage"])
 def test_what_goes_wrong_is_not_compiled_either(
-    batch: int, watched: Watched, slot: Callable[[], SlotView]
+    batch: int, watched: Watched, slot: ReadSlot
 ) -> None:
     op = watched.over(lambda *_args: None)
     arguments = decode_arguments(abs(batch), workspace(64 * MIB))
@@ -105,7 +99,7 @@ def attention(recorder: Recorder) -> Iterator[Callable[..., Callable[[], None]]]
 def test_no_graph_break_and_no_recompilation_comes_from_us(
     action: str,
     attention: Callable[[str, list[int]], Callable[..., Any]],
-    slot: Callable[[], SlotView],
+    slot: ReadSlot,
 ) -> None:
     """The whole step is one graph, whatever is done about a call in it."""
     seen: list[int] = []
@@ -140,7 +134,10 @@ def test_no_graph_break_and_no_recompilation_comes_from_us(
 
 def test_torch_without_the_interface_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch._C._dynamo.eval_frame")
-    function: Any = lambda: 7  # noqa: E731
+
+    def function() -> int:
+        return 7
+
     hide_from_dynamo(function)
     assert function._torchdynamo_disable
     assert function() == 7

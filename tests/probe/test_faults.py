@@ -7,30 +7,20 @@ one at a time, in a step of an engine that does all of these.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
+import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
+from graph_stage import Stage, stage
+from hot_paths import IN_C, IN_PYTHON, take
+from native_calls import MIB, REFUSAL, REFUSED_BATCH, decode_arguments, workspace
 
-torch = pytest.importorskip("torch")
-if importlib.util.find_spec("flashinfer") is None:
-    pytest.skip("flashinfer is not installed", allow_module_level=True)
-
-from graph_stage import Stage, stage  # noqa: E402
-from native_calls import MIB, decode_arguments, workspace  # noqa: E402
-
-from ws_guard import WorkspaceOverflowError  # noqa: E402
-from ws_guard.probe import hot  # noqa: E402
+from ws_guard import WorkspaceOverflowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REFUSED_BATCH = 12_288
-REFUSAL = RuntimeError(
-    "Buffer overflow when allocating memory for trtllm_gen_softmax_workspace with size 404881408 "
-    "and alignment 16, but only 404750336 bytes available in AlignedAllocator."
-)
-RESULT = object()
+REFUSED, RESULT = RuntimeError(REFUSAL), object()
 
 #: (where, what) by the actions under which the step below comes past it.
 ALWAYS = (
@@ -103,7 +93,7 @@ C = (("board.writer", "Slot.address_of"), ("probe.ledger", "Ledger.follow"))
 CASES = [
     (action, where, what, path)
     for action, own in BY_ACTION.items()
-    for path, alone in (("in Python", PYTHON), ("in C", C))
+    for path, alone in ((IN_PYTHON, PYTHON), (IN_C, C))
     for where, what in (*ALWAYS, *alone, *own)
 ]
 
@@ -161,9 +151,9 @@ class Engine:
     def _native(self, *args: Any) -> object:
         self.called += 1
         if self.wrong:
-            raise REFUSAL.with_traceback(None)
+            raise REFUSED.with_traceback(None)
         if args[self.at.watched.at("batch_size")] == REFUSED_BATCH:
-            raise REFUSAL.with_traceback(None)
+            raise REFUSED.with_traceback(None)
         return RESULT
 
     def call(self, batch: int, **options: Any) -> None:
@@ -182,7 +172,7 @@ class Engine:
         if isinstance(came, WorkspaceOverflowError):
             assert calls == 0
             return "raised"
-        assert came is REFUSAL or came is RESULT
+        assert came is REFUSED or came is RESULT
         assert calls == 1 or came is RESULT
         return "observed" if calls == 1 else "split"
 
@@ -221,11 +211,7 @@ class Engine:
 def test_native_calls_stay_what_they_are(
     action: str, where: str, what: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if path == "in Python":
-        monkeypatch.setattr(hot, "_hot", None)
-        monkeypatch.setattr(hot, "Lane", hot.PlainLane)
-    elif not hot.is_built():
-        pytest.skip("the extension was not built: `python hatch_build.py` says why")
+    take(path, monkeypatch)
     fault = inject(monkeypatch, where, what)
     with stage(action) as at:
         engine = Engine(at)

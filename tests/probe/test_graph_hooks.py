@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
+from fresh_python import python
+from graph_stage import Cuda, Stage, has_hooks, stage, torch_graphs
+from slot_views import slots_of
 
-torch = pytest.importorskip("torch")
-if importlib.util.find_spec("flashinfer") is None:
-    pytest.skip("flashinfer is not installed", allow_module_level=True)
-
-from graph_stage import Cuda, Stage, has_hooks, stage, torch_graphs  # noqa: E402
-
-from ws_guard.probe.graph_hooks import GraphHooks  # noqa: E402
-from ws_guard.probe.graphs import ACCOUNT, Graphs  # noqa: E402
+from ws_guard.probe.graph_hooks import GraphHooks
+from ws_guard.probe.graphs import ACCOUNT, Graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ws_guard.probe.recorder import Recorder
 
-ROOT = Path(__file__).parents[2]
 METHODS = ("capture_begin", "capture_end", "replay")
 HOOKS = (
     "register_graph_capture_start_hook",
@@ -176,7 +168,7 @@ def test_error_of_torch_is_torchs_own() -> None:
         assert at.slot.probe_errors == 0
 
 
-def test_hooks_come_with_the_import_of_torch(tmp_path: Path) -> None:
+def test_hooks_come_with_the_import_of_torch(board: str) -> None:
     """The probe is there first, as engines load it; nothing of torch is imported for it."""
     program = """
 import sys
@@ -191,16 +183,7 @@ probe.uninstall()
 print(hasattr(hooked, "_ws_guard_account"))
 print([finder for finder in sys.meta_path if "ws_guard" in type(finder).__module__])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "board")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["True", "[]", "False", "[]"]
+    assert python(program, board) == ["True", "[]", "False", "[]"]
 
 
 def test_account_of_a_probe_that_was_taken_away_is_nobodys() -> None:
@@ -219,7 +202,7 @@ def test_account_of_a_probe_that_was_taken_away_is_nobodys() -> None:
                 later.call(32)
             graph.replay()
             assert graph.launches == 4
-            (mine,) = (s for s in at.slots() if len(s.rows) and s.rows[0].shape.batch == 32)
+            (mine,) = (s for s in slots_of(at.board) if len(s.rows) and s.rows[0].shape.batch == 32)
             assert [(row.shape.batch, row.replayed) for row in mine.rows] == [(32, 1)]
             assert mine.probe_errors == 0
             assert {call.shape.batch for call in mine.calls} == {32}

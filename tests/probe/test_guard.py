@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
+import torch
+from native_calls import (
+    DECODE,
+    MIB,
+    REFUSAL,
+    REFUSED_BATCH,
+    Watched,
+    decode_arguments,
+    watch,
+    workspace,
+)
+from slot_views import ReadSlot, eager
 
-torch = pytest.importorskip("torch")
-if importlib.util.find_spec("flashinfer") is None:
-    pytest.skip("flashinfer is not installed", allow_module_level=True)
-
-from native_calls import DECODE, MIB, Watched, decode_arguments, watch, workspace  # noqa: E402
-
-from ws_guard import WorkspaceOverflowError  # noqa: E402
-from ws_guard.board import OVERFLOW, OVERRUN, Outcome, SlotView  # noqa: E402
+from ws_guard import WorkspaceOverflowError
+from ws_guard.board import OVERFLOW, OVERRUN, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ws_guard.probe.recorder import Recorder
-
-    ReadSlot = Callable[[], SlotView]
-
-#: Refused in 394 MiB by every layout.
-REFUSED_BATCH = 12_288
-REFUSAL = (
-    "Buffer overflow when allocating memory for trtllm_gen_softmax_workspace with size 404881408 "
-    "and alignment 16, but only 404750336 bytes available in AlignedAllocator."
-)
 
 
 class Spy:
@@ -48,10 +43,6 @@ class Spy:
 
 def never(*_args: object) -> NoReturn:
     raise AssertionError("the native function was called")
-
-
-def eager(slot: SlotView) -> int:
-    return sum(row.eager for row in slot.rows)
 
 
 # -- raise -----------------------------------------------------------------------------------------

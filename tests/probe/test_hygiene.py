@@ -4,30 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
 import torch
-from meetings import CONTEXT, DECODE, MIB, XQA, Meetings, health, on_card
+from meetings import CONTEXT, DECODE, MIB, XQA, health, on_card
+from slot_views import ReadSlot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from ws_guard.board import SlotView
+    from meetings import Meetings
 
     Meet = Callable[..., Meetings]
-
-
-@pytest.fixture
-def meet(board: str) -> Iterator[Meet]:
-    """`meet(layout)`: the ledgers of a process; closed after the test."""
-    made: list[Meetings] = []
-
-    def start(layout: str = "B") -> Meetings:
-        made.append(Meetings(board, layout))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.close()
 
 
 def zeroed(size: int = 64 * MIB) -> torch.Tensor:
@@ -186,6 +174,10 @@ def test_a_zeroed_counter_is_looked_at_once(meet: Meet) -> None:
     buffer[0] = 1
     meetings.call(buffer, batch=17)
     assert meetings.warnings == []
+    # Another op that keeps one there is told of, and does not look either.
+    meetings.call(buffer, XQA, lse=False)
+    (warning,) = meetings.warnings
+    assert warning.startswith(f"ws0: shared by {DECODE} and {XQA}")
 
 
 def test_no_counter_is_looked_at_while_a_graph_is_captured(meet: Meet) -> None:
@@ -208,7 +200,7 @@ def test_no_counter_is_looked_at_while_another_thread_captures(meet: Meet) -> No
 
 
 def test_a_failure_in_here_leaves_the_account_whole(
-    meet: Meet, slot: Callable[[], SlotView], monkeypatch: pytest.MonkeyPatch
+    meet: Meet, slot: ReadSlot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meetings, buffer = meet("B"), zeroed()
 

@@ -7,8 +7,8 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
-from meetings import Meetings
 
 from ws_guard import contract as contracts
 from ws_guard.contract import XqaContract, installed_contract, installed_xqa
@@ -17,7 +17,9 @@ from ws_guard.probe.loading import _LOADER_FUNCTION, DOOR
 from ws_guard.sizing import OPS, XQA_OPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from meetings import Meetings
 
 DECODE, XQA, MLA = OPS["decode"], XQA_OPS["xqa"], XQA_OPS["xqa_mla"]
 
@@ -50,9 +52,8 @@ class Native:
 
 
 @pytest.fixture
-def bench(board: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    meetings = Meetings(board, "B")
-    bench = Bench(meetings)
+def bench(meet: Callable[..., Meetings], monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    bench = Bench(meet())
 
     def read() -> XqaContract:
         bench.reads += 1
@@ -61,7 +62,6 @@ def bench(board: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(contracts, "installed_xqa", read)
     yield bench
     bench.instruments.leave()
-    meetings.close()
 
 
 def is_probed(module: Any, op: str) -> bool:

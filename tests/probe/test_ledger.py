@@ -6,9 +6,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
 import torch
-from native_calls import NO_FRONT, Told
+from native_calls import DECODE, MIB, NO_FRONT, Told, sparse_call
+from slot_views import ReadSlot, ReadSlots
 
 from ws_guard.board import OVERFLOW, OVERRUN, Outcome, SlotView
 from ws_guard.board.format import COUNT_EAGER, EXACT_ROWS, SUM_EAGER
@@ -23,31 +25,9 @@ if TYPE_CHECKING:
 
     from ws_guard.probe.recorder import Recorder
 
-    ReadSlot = Callable[[], SlotView]
     RecorderOf = Callable[[str], Recorder]
 
-MIB = 1 << 20
-DECODE = OPS["decode"]
 OP = list(OPS).index("decode")
-SPARSE_MLA = HeadDims(576, 512, 2048)
-
-
-def call_of(batch: int, workspace_bytes: int, **more: object) -> NativeCall:
-    """A sparse MLA decode of 64 heads with LSE over long sequences."""
-    call = NativeCall(
-        batch=batch,
-        heads=64,
-        q_len=1,
-        lse=True,
-        sm_count=148,
-        workspace_bytes=workspace_bytes,
-        workspace_address=4096,
-        dims=SPARSE_MLA,
-        max_kv_len=65_536,
-        sum_q=batch,
-        counter_buffer_bytes=None,
-    )
-    return call._replace(**more)
 
 
 def meet(ledger: Ledger, call: NativeCall) -> Handling | None:
@@ -76,9 +56,9 @@ def test_harmless_shape_is_left_to_the_hot_path_after_its_first_calls(
     """How a workspace is used shows in the first ones."""
     ledger = Ledger(recorder, DECODE)
     for count in (1, 2, 3):
-        assert not is_handled(ledger, call_of(16, 64 * MIB))
+        assert not is_handled(ledger, sparse_call(16, 64 * MIB))
         assert (count, ledger.known) == (count, {})
-    meet(ledger, call_of(16, 64 * MIB))
+    meet(ledger, sparse_call(16, 64 * MIB))
     (known,) = ledger.known.values()
     words, word, times = known.run[8:]
     words[word] += 1
@@ -97,7 +77,7 @@ def test_a_capture_may_begin_while_the_end_of_tuning_is_told(
     parts = Parts.of(recorder)
     ledger, graph = Ledger(recorder, DECODE, parts), type("Graph", (), {})()
     for _ in range(8):
-        meet(ledger, call_of(128, 394 * MIB))
+        meet(ledger, sparse_call(128, 394 * MIB))
     assert ledger.known
     parts.tuning._note(True)
     other = threading.Thread(target=parts.graphs.begin_capture, args=(graph,))
@@ -119,7 +99,7 @@ def test_a_capture_may_begin_while_the_end_of_tuning_is_told(
 def test_shape_is_written_once(recorder: Recorder, slot: ReadSlot) -> None:
     ledger = Ledger(recorder, DECODE)
     for _ in range(5):
-        meet(ledger, call_of(16, 64 * MIB))
+        meet(ledger, sparse_call(16, 64 * MIB))
     assert [row.eager for row in slot().rows] == [5]
 
 
@@ -128,7 +108,8 @@ def test_refused_shape_never_reaches_the_hot_path(recorder: Recorder, slot: Read
     ledger = Ledger(recorder, DECODE)
     before = time.time_ns()
     for batch, handled in ((3080, False), (3081, True)):
-        assert [is_handled(ledger, call_of(batch, 394 * MIB)) for _ in range(5)] == [handled] * 5
+        call = sparse_call(batch, 394 * MIB)
+        assert [is_handled(ledger, call) for _ in range(5)] == [handled] * 5
     assert [known.run[0] for known in ledger.known.values()] == [3080]
     told = slot()
     assert told.events == {(OP, OVERFLOW, "observed"): 5}
@@ -148,7 +129,7 @@ def test_overrun_is_certain_only_over_long_kv(
     """Layout C, 12 MiB, 74 rows: 9,775,104 bytes of scratch, and room for 1,835,008."""
     assert 12 * MIB - (8 * 64 * 74 * 256 + MIB) == 1_835_008
     ledger = Ledger(recorder_of("C"), DECODE)
-    assert not is_handled(ledger, call_of(74, 12 * MIB, max_kv_len=max_kv_len))
+    assert not is_handled(ledger, sparse_call(74, 12 * MIB, max_kv_len=max_kv_len))
     told = slot()
     assert told.events == ({(OP, OVERRUN, "observed"): 1} if certain else {})
     assert (told.last_overrun_ns > 0) is certain
@@ -159,7 +140,7 @@ def test_overrun_is_judged_call_by_call(recorder_of: RecorderOf, slot: ReadSlot)
     ledger = Ledger(recorder_of("C"), DECODE)
     for max_kv_len in (100, 2048, 100):
         for _ in range(5):
-            meet(ledger, call_of(74, 12 * MIB, max_kv_len=max_kv_len))
+            meet(ledger, sparse_call(74, 12 * MIB, max_kv_len=max_kv_len))
     assert outcomes(slot()) == [Outcome.EAGER, *[Outcome.OVERRUN] * 5, Outcome.EAGER]
     assert ledger.known == {}
 
@@ -167,7 +148,7 @@ def test_overrun_is_judged_call_by_call(recorder_of: RecorderOf, slot: ReadSlot)
 def test_bound_on_scratch_is_no_overrun(recorder_of: RecorderOf, slot: ReadSlot) -> None:
     """Dense MLA may write 9,775,104 bytes or less: not known, so not counted."""
     ledger = Ledger(recorder_of("C"), DECODE)
-    meet(ledger, call_of(74, 12 * MIB, dims=SPARSE_MLA._replace(top_k=0)))
+    meet(ledger, sparse_call(74, 12 * MIB, dims=HeadDims(576, 512, 0)))
     assert slot().events == {}
 
 
@@ -175,7 +156,7 @@ def test_batch_above_half_the_sms_does_not_overrun(recorder_of: RecorderOf, slot
     ledger = Ledger(recorder_of("C"), DECODE)
     # Stats of 75 rows: 8 * 64 * 75 * 256 + 1 MiB = 10,878,976 of 12,582,912.
     for _ in range(4):
-        meet(ledger, call_of(75, 12 * MIB))
+        meet(ledger, sparse_call(75, 12 * MIB))
     assert slot().events == {}
     assert len(ledger.known) == 1
 
@@ -183,9 +164,9 @@ def test_batch_above_half_the_sms_does_not_overrun(recorder_of: RecorderOf, slot
 def test_short_external_counter_is_refused(recorder_of: RecorderOf, slot: ReadSlot) -> None:
     ledger = Ledger(recorder_of("C"), DECODE)
     # One int32 per batch x heads, at least one per SM, rounded up to 8: 4 * 1,024.
-    assert is_handled(ledger, call_of(16, 64 * MIB, counter_buffer_bytes=4095))
+    assert is_handled(ledger, sparse_call(16, 64 * MIB, counter_buffer_bytes=4095))
     # Each call brings a counter of its own.
-    assert not is_handled(ledger, call_of(16, 64 * MIB, counter_buffer_bytes=4096))
+    assert not is_handled(ledger, sparse_call(16, 64 * MIB, counter_buffer_bytes=4096))
     assert slot().events == {(OP, OVERFLOW, "observed"): 1}
 
 
@@ -193,10 +174,8 @@ def test_tokens_decide_in_layout_a_ragged(recorder_of: RecorderOf, slot: ReadSlo
     """8 bytes x 64 heads per token behind a counter of 8 MiB: 2 MiB take 4,096 tokens."""
     ledger = Ledger(recorder_of("A"), OPS["ragged"])
     assert ledger.per_token
-    fits, refused = (
-        is_handled(ledger, call_of(8, 10 * MIB, lse=False, sum_q=sum_q)) for sum_q in (4096, 4097)
-    )
-    assert (fits, refused) == (False, True)
+    calls = [sparse_call(8, 10 * MIB, lse=False, sum_q=sum_q) for sum_q in (4096, 4097)]
+    assert [is_handled(ledger, call) for call in calls] == [False, True]
     assert [row.shape.sum_q for row in slot().rows] == [4096, 4097]
     assert not Ledger(recorder_of("B"), OPS["ragged"]).per_token
 
@@ -207,7 +186,7 @@ def test_tuning_is_counted_apart(workspace_bytes: int, recorder: Recorder, slot:
     ledger = Ledger(recorder, DECODE, parts)
     parts.tuning.active = True
     for _ in range(5):
-        assert not is_handled(ledger, call_of(16, workspace_bytes))
+        assert not is_handled(ledger, sparse_call(16, workspace_bytes))
     assert ledger.known == {}
     told = slot()
     assert [(row.eager, row.tuning) for row in told.rows] == [(0, 5)]
@@ -219,7 +198,7 @@ def test_shapes_beyond_the_table_keep_exact_sums(recorder: Recorder, slot: ReadS
     ledger = Ledger(recorder, DECODE)
     batches = range(1, EXACT_ROWS + 301)
     for batch in batches:
-        meet(ledger, call_of(batch, 1 << 40))
+        meet(ledger, sparse_call(batch, 1 << 40))
     # The hot path counts folded shapes as well, by their row.
     last = next(reversed(ledger.known.values()))
     words, word, _ = last.run[8:]
@@ -235,11 +214,9 @@ def test_shapes_beyond_the_table_keep_exact_sums(recorder: Recorder, slot: ReadS
     assert sum(row.eager for row in told.rows) == len(batches) + 1
 
 
-def test_new_slot_begins_with_no_shapes(
-    recorder: Recorder, slots: Callable[[], list[SlotView]]
-) -> None:
+def test_new_slot_begins_with_no_shapes(recorder: Recorder, slots: ReadSlots) -> None:
     ledger = Ledger(recorder, DECODE)
-    calls = [call_of(16, 64 * MIB)] * 4 + [call_of(3081, 394 * MIB)]
+    calls = [sparse_call(16, 64 * MIB)] * 4 + [sparse_call(3081, 394 * MIB)]
     for call in calls:
         meet(ledger, call)
     assert len(ledger.known) == 1

@@ -167,8 +167,9 @@ def test_door_patched_over_stays_theirs(jit: Any) -> None:
     ids=["None", "object", "namespace", "empty"],
 )
 def test_strange_modules_are_passed_over(entry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = loaded_modules()
     monkeypatch.setitem(sys.modules, "flashinfer.strange", entry)
-    loaded_modules()
+    assert loaded_modules() == before
 
 
 def test_module_in_a_cached_loader_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

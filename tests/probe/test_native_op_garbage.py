@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import weakref
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
-
-torch = pytest.importorskip("torch")
-if importlib.util.find_spec("flashinfer") is None:
-    pytest.skip("flashinfer is not installed", allow_module_level=True)
-
-from native_calls import (  # noqa: E402
+import torch
+from native_calls import (
     REFUSED_BATCH,
     Watched,
     decode_arguments,
-    eager,
     nothing,
     workspace,
 )
-
-from ws_guard.board import SlotView  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    ReadSlot = Callable[[], SlotView]
+from slot_views import ReadSlot, eager
 
 
-class Unspeakable(Exception):  # noqa: N818
+class UnspeakableError(Exception):
     """An error that cannot even be printed."""
 
     def __str__(self) -> str:
@@ -50,7 +39,7 @@ class Hostile:
 GARBAGE: dict[str, dict[str, Any]] = {
     "workspace without an address": {"workspace_buffer": object()},
     "workspace that raises": {"workspace_buffer": Hostile(ValueError)},
-    "workspace whose error has no text": {"workspace_buffer": Hostile(Unspeakable)},
+    "workspace whose error has no text": {"workspace_buffer": Hostile(UnspeakableError)},
     "query of two dims": {"query": torch.empty(16, 576, device="meta")},
     "query of four dims": {"query": torch.empty(16, 1, 64, 576, device="meta")},
     "no query": {"query": None},
@@ -120,13 +109,13 @@ def test_log_handler_that_raises_harms_nobody(watched: Watched, slot: ReadSlot) 
 
 
 def test_error_whose_text_raises_passes_unchanged(watched: Watched) -> None:
-    error = Unspeakable()
+    error = UnspeakableError()
 
     def native(*_args: object) -> NoReturn:
         raise error
 
     for batch in (16, REFUSED_BATCH):
-        with pytest.raises(Unspeakable) as raised:
+        with pytest.raises(UnspeakableError) as raised:
             watched.over(native)(*decode_arguments(batch, workspace()))
         assert raised.value is error
 

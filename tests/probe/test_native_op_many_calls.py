@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
 import os
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
-
-torch = pytest.importorskip("torch")
-if importlib.util.find_spec("flashinfer") is None:
-    pytest.skip("flashinfer is not installed", allow_module_level=True)
-
-from native_calls import (  # noqa: E402
+import torch
+from native_calls import (
     Watched,
     decode_arguments,
-    eager,
     nothing,
     workspace,
 )
+from slot_views import ReadSlot, eager
+from threads import in_threads
 
-from ws_guard.board import SlotView  # noqa: E402
-from ws_guard.board.format import EXACT_ROWS, Header  # noqa: E402
+from ws_guard.board.format import EXACT_ROWS, Header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ws_guard.probe.recorder import Recorder
-
-    ReadSlot = Callable[[], SlotView]
-
-
-def in_threads(count: int, target: Callable[[int], None]) -> None:
-    threads = [threading.Thread(target=target, args=(n,)) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_eight_threads_lose_no_call(watched: Watched, slot: ReadSlot) -> None:
@@ -52,12 +35,7 @@ def test_eight_threads_lose_no_call(watched: Watched, slot: ReadSlot) -> None:
         for _ in range(each):
             op(*arguments)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    try:
-        in_threads(8, work)
-    finally:
-        sys.setswitchinterval(interval)
+    in_threads(8, work, switch_seconds=1e-4)
     assert [row.eager for row in slot().rows] == [4 * each, 4 * each]
     assert slot().probe_errors == 0
 

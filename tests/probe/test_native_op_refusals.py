@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
-
-torch = pytest.importorskip("torch")
-if importlib.util.find_spec("flashinfer") is None:
-    pytest.skip("flashinfer is not installed", allow_module_level=True)
-
-from native_calls import (  # noqa: E402
+import torch
+from native_calls import (
     MIB,
     REFUSAL,
     REFUSED_BATCH,
@@ -19,13 +15,9 @@ from native_calls import (  # noqa: E402
     decode_arguments,
     workspace,
 )
+from slot_views import ReadSlot
 
-from ws_guard.board import OVERFLOW, Outcome, SlotView  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    ReadSlot = Callable[[], SlotView]
+from ws_guard.board import OVERFLOW, Outcome
 
 
 def test_refusal_is_on_the_board_before_the_call(watched: Watched, slot: ReadSlot) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import flashinfer_needed  # noqa: F401 - skips this file without it
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from ws_guard.probe.calls import NativeCall  # noqa: E402
-from ws_guard.probe.split import Splitter, UnsplittableError, piece_rows  # noqa: E402
-from ws_guard.sizing import LAYOUTS, Call, HeadDims, Layout  # noqa: E402
+from ws_guard.contract import installed_contract
+from ws_guard.probe.calls import NativeCall
+from ws_guard.probe.split import Splitter, UnsplittableError, piece_rows
+from ws_guard.sizing import LAYOUTS, Call, HeadDims, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -240,7 +241,5 @@ def test_tensor_of_neither_rows_nor_tokens_is_refused(name: str, lines: int) -> 
 
 
 def test_every_parameter_of_the_installed_release_is_understood() -> None:
-    contracts = pytest.importorskip("ws_guard.contract")
-    pytest.importorskip("flashinfer")
-    signature = contracts.installed_contract().signatures["trtllm_paged_attention_decode"]
+    signature = installed_contract().signatures["trtllm_paged_attention_decode"]
     assert set(signature) <= set(PARAMETERS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from types import ModuleType
 
@@ -11,9 +10,7 @@ import pytest
 from ws_guard.probe.verdict import judge_installation
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("flashinfer") is None, reason="flashinfer is not installed"
-)
+@pytest.mark.usefixtures("flashinfer")
 def test_an_installation_that_is_understood() -> None:
     contract, verdict, reason = judge_installation()
     assert contract is not None

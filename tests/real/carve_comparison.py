@@ -47,7 +47,7 @@ def compare(seed: int) -> Findings:
     native = NativeOps(build(root), root / "data" / "csrc" / "trtllm_fmha_kernel_launcher.cu")
     release = flashinfer.__version__
     layout = layouts_of_release(release)[0]
-    rng = random.Random(seed)  # noqa: S311 - repeatable
+    rng = random.Random(seed)  # noqa: S311 - to be repeated, not to be secret
     seen: Counter[str] = Counter()
     differences: list[str] = []
     for entry in (entry for entry, count in SHAPES.items() for _ in range(count)):

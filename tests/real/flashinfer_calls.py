@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     Builder = Callable[["Shape", torch.Tensor], Callable[[], Any]]
 
+MIB = 1 << 20
 PAGE = 64
 PAGES = 4
 KV_LENGTH = 128

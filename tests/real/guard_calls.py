@@ -12,14 +12,13 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flashinfer_calls import PUBLIC_CALLS, TOP_K, Shape, workspace
+from flashinfer_calls import MIB, PUBLIC_CALLS, TOP_K, Shape, workspace
 from plain import plain
-from probe_calls import calls_by_mode, slots
+from probed_board import calls_by_mode, slots
 
 from ws_guard.contract import installed_contract
 from ws_guard.launcher import Recorder, build, installed_flashinfer_root, on_cpu
-from ws_guard.probe import install
-from ws_guard.probe.overflow import WorkspaceOverflowError
+from ws_guard.probe import WorkspaceOverflowError, install
 from ws_guard.sizing import DEFAULT_WORKSPACE_BYTES, OPS
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     import torch
 
-MIB = 1 << 20
 HEADS = 64
 DECODE = OPS["decode"]
 ACTIONS = ("observe", "raise", "split")

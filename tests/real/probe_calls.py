@@ -10,16 +10,14 @@ import json
 import os
 import sys
 import traceback
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flashinfer_calls import PUBLIC_CALLS, TOP_K, Shape, workspace
+from flashinfer_calls import MIB, PUBLIC_CALLS, TOP_K, Shape, workspace
 from plain import plain
+from probed_board import calls_by_mode, error_of, events, probed, slots
 from public_calls import BATCH, HEADS, SM_COUNT, cases
 
-from ws_guard.board import Board, SlotReader, SlotView, list_slots
 from ws_guard.launcher import Launch, Recorder, build, installed_flashinfer_root, on_cpu
-from ws_guard.probe import Probe, install
 from ws_guard.sizing import (
     DEFAULT_WORKSPACE_BYTES,
     ENTRY_OF_OP,
@@ -31,13 +29,13 @@ from ws_guard.sizing import (
 from ws_guard.sizing.slabs import external_counter_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import torch
 
-    from ws_guard import board
+    from ws_guard.board import Shape as BoardShape
+    from ws_guard.board import SlotView
 
-MIB = 1 << 20
 #: Bytes that a workspace starts behind a multiple of 16.
 MISALIGNED_BY = 8
 #: Tokens that the sparse calls select for each query token.
@@ -80,38 +78,6 @@ class Report(NamedTuple):
     problems: list[str]
 
 
-def slots(path: str) -> list[SlotView]:
-    """Every slot of a board."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        return [SlotReader(name).read(Board(path), fd) for name in list_slots(fd)[0]]
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def probed(path: str, action: str | None = None) -> Iterator[Probe]:
-    """The probe installed for a while."""
-    probe = install(board=path, on_overflow=action)
-    try:
-        yield probe
-    finally:
-        probe.uninstall()
-
-
-def calls_by_mode(slot: SlotView) -> dict[str, int]:
-    """How many calls of each mode a slot counts."""
-    modes = ("eager", "captured", "replayed", "tuning")
-    return {mode: sum(getattr(row, mode) for row in slot.rows) for mode in modes}
-
-
-def events(path: str) -> list[Any]:
-    """[op, kind, action, count] of every event."""
-    (slot,) = slots(path)
-    ops = slot.document["ops"]
-    return [[ops[op], kind, action, n] for (op, kind, action), n in slot.events.items()]
-
-
 def see(path: str, name: str, shape: Shape, recorder: Recorder, buffer: torch.Tensor) -> Seen:
     """Make one call; what was launched, and the slot's last call."""
     (before,) = slots(path)
@@ -130,7 +96,7 @@ def see(path: str, name: str, shape: Shape, recorder: Recorder, buffer: torch.Te
     return Seen(name, made, _told(slot, slot.calls[-1].shape))
 
 
-def _told(slot: SlotView, shape: board.Shape) -> dict[str, Any]:
+def _told(slot: SlotView, shape: BoardShape) -> dict[str, Any]:
     op = slot.document["ops"][shape.op]
     call = Call(
         ENTRY_OF_OP[op],
@@ -190,14 +156,6 @@ def _frames(error: Exception) -> list[str]:
     return [f"{f.filename}:{f.name}" for f in frames if "/ws_guard/probe/" not in f.filename]
 
 
-def error_of(call: Callable[[], Any]) -> Exception:
-    try:
-        call()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-        return error
-    raise AssertionError(f"{call} was not refused")
-
-
 def overrun(path: str, kv_length: int) -> list[Any]:
     """64 heads, 74 rows, 12 MiB: the launcher accepts, but 9,775,104 bytes of scratch do not fit.
 
@@ -216,11 +174,12 @@ def tune(path: str) -> dict[str, Any]:
     """Calls within the autotuner, one of them refused."""
     from flashinfer.autotuner import autotune
 
+    call = PUBLIC_CALLS["decode"].build(Shape(BATCH), workspace(64 * MIB))
     with probed(path):
         with autotune(True):
-            PUBLIC_CALLS["decode"].build(Shape(BATCH), workspace(64 * MIB))()
+            call()
             error_of(PUBLIC_CALLS["decode"].build(Shape(BATCH, lse=True), workspace(MIB)))
-        PUBLIC_CALLS["decode"].build(Shape(BATCH), workspace(64 * MIB))()
+        call()
         (slot,) = slots(path)
         counts = sorted((row.eager, row.tuning) for row in slot.rows)
         return {"counts": counts, "events": events(path), "errors": slot.probe_errors}
@@ -287,6 +246,7 @@ def untouched() -> Callable[[], bool]:
 
 
 def report(path: str) -> Report:
+    """All of it, for the FlashInfer of this interpreter."""
     import flashinfer
 
     with on_cpu(build(installed_flashinfer_root()), sm_count=SM_COUNT) as recorder:

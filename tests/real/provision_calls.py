@@ -11,16 +11,15 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from flashinfer_calls import PUBLIC_CALLS, Shape
-from guard_calls import HEADS, MIB, step
+from flashinfer_calls import MIB, PUBLIC_CALLS, Shape
+from guard_calls import HEADS, step
 from plain import plain
-from probe_calls import calls_by_mode, events, slots
+from probed_board import calls_by_mode, events, probed, slots
 
 import ws_guard
 from ws_guard.board import Board
 from ws_guard.exporter.snapshot import BoardWatch
 from ws_guard.launcher import Recorder, build, installed_flashinfer_root, on_cpu
-from ws_guard.probe import install
 from ws_guard.sizing import DEFAULT_WORKSPACE_BYTES
 
 if TYPE_CHECKING:
@@ -65,15 +64,6 @@ def provision(probe: Probe, plan: Plan, size: int | None = None) -> Provision:
 def resident_bytes() -> int:
     with open("/proc/self/statm", encoding="ascii") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-@contextlib.contextmanager
-def probed(path: str, action: str = "observe") -> Iterator[Probe]:
-    probe = install(board=path, on_overflow=action)
-    try:
-        yield probe
-    finally:
-        probe.uninstall()
 
 
 class Launches:
@@ -125,7 +115,42 @@ def tell(path: str) -> dict[str, Any]:
     }
 
 
+def observed(path: str, plan: Plan, launches: Launches) -> dict[str, Any]:
+    """The step of two callers, before and after each has a provision."""
+    shape, own, others = Shape(ROWS, HEADS, lse=True), zeroed(), zeroed()
+    with probed(path):
+        told: dict[str, Any] = {"without": launches.of(step(shape, own), None)}
+    with probed(path) as probe:
+        before = resident_bytes()
+        made = provision(probe, plan)
+        told["resident"] = resident_bytes() - before
+        told["bytes"] = made.bytes
+        told["with"] = [launches.of(step(shape, own), made) for _ in range(3)]
+        told["second"] = launches.of(step(shape, others), None)
+        again = provision(probe, plan)
+        told["second provision"] = launches.of(step(shape, others), again)
+        told["first again"] = launches.of(step(shape, own), made)
+        told["observed"] = tell(path)
+    return told
+
+
+def too_small(path: str, plan: Plan, launches: Launches, action: str) -> dict[str, Any]:
+    """The step on a provision that does not hold it either."""
+    with probed(path, action) as probe:
+        made = provision(probe, plan, 1024 * MIB)
+        done = launches.of(step(Shape(ROWS, HEADS, lse=True), zeroed()), made)
+        return {**done, **tell(path)}
+
+
+def upstream(path: str, name: str) -> dict[str, Any]:
+    """What the slot tells of one public call."""
+    with probed(path):
+        PUBLIC_CALLS[name].build(Shape(4, HEADS), zeroed())()
+        return tell(path)
+
+
 def report(path: str) -> dict[str, Any]:
+    """All of it, for the FlashInfer of this interpreter."""
     import flashinfer
 
     plan = ws_guard.plan(
@@ -136,36 +161,15 @@ def report(path: str) -> dict[str, Any]:
         flashinfer=flashinfer.__version__,
         sm_count=148,
     )
-    told: dict[str, Any] = {"release": flashinfer.__version__}
     with on_cpu(build(installed_flashinfer_root())) as recorder:
         launches = Launches(recorder)
-        shape = Shape(ROWS, HEADS, lse=True)
-        own, others = zeroed(), zeroed()
-        with probed(path):
-            told["without"] = launches.of(step(shape, own), None)
-        with probed(path) as probe:
-            before = resident_bytes()
-            made = provision(probe, plan)
-            told["resident"] = resident_bytes() - before
-            told["bytes"] = made.bytes
-            told["with"] = [launches.of(step(shape, own), made) for _ in range(3)]
-            told["second"] = launches.of(step(shape, others), None)
-            again = provision(probe, plan)
-            told["second provision"] = launches.of(step(shape, others), again)
-            told["first again"] = launches.of(step(shape, own), made)
-            told["observed"] = tell(path)
-        for action in ("raise", "split"):
-            with probed(path, action) as probe:
-                made = provision(probe, plan, 1024 * MIB)
-                told[action] = {**launches.of(step(shape, own), made), **tell(path)}
-        with probed(path):
-            buffer = zeroed()
-            PUBLIC_CALLS["prefill_wrapper"].build(Shape(4, HEADS), buffer)()
-            told["prefill wrapper"] = tell(path)
-        with probed(path):
-            PUBLIC_CALLS["context"].build(Shape(4, HEADS), buffer)()
-            told["context"] = tell(path)
-    return told
+        return {
+            "release": flashinfer.__version__,
+            **observed(path, plan, launches),
+            **{action: too_small(path, plan, launches, action) for action in ("raise", "split")},
+            "prefill wrapper": upstream(path, "prefill_wrapper"),
+            "context": upstream(path, "context"),
+        }
 
 
 if __name__ == "__main__":

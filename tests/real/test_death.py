@@ -11,33 +11,14 @@ from pathlib import Path
 
 from exporter_process import Exporter
 
-WORKER = """
-import os, signal, sys
-sys.path.insert(0, {helpers!r})
-import ws_guard
-from ws_guard import launcher
-ws_guard.install(board={board!r}, engine="0", rank=3)
-from pathlib import Path
-from flashinfer_calls import PUBLIC_CALLS, Shape, workspace
-with launcher.on_cpu(Path({library!r})):
-    buffer = workspace(394 << 20)
-    for rows in (512, 3080, 3081):
-        try:
-            PUBLIC_CALLS["sparse_mla"].build(Shape(rows, 64, 1, True), buffer)()
-        except RuntimeError:
-            os.kill(os.getpid(), signal.SIGKILL)
-"""
+HERE = Path(__file__).parent
 
 
 def test_a_worker_killed_at_its_first_refused_call(
     tmp_path: Path, native_library: Path, exporter: Exporter
 ) -> None:
-    script = WORKER.format(
-        helpers=str(Path(__file__).parent),
-        board=str(tmp_path / "board"),
-        library=str(native_library),
-    )
-    done = subprocess.run([sys.executable, "-c", script], check=False)
+    command = [sys.executable, HERE / "probed_worker.py", tmp_path / "board", native_library]
+    done = subprocess.run([*command, "512", "3080", "3081"], stdin=subprocess.DEVNULL, check=False)
     assert done.returncode == -signal.SIGKILL
     deadline = time.monotonic() + 30
     while exporter.metrics().get("ws_guard_worker_up") != 0:

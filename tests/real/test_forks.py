@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flashinfer_calls import PUBLIC_CALLS, Shape, workspace
-from probe_calls import MIB, calls_by_mode, probed, slots
+from flashinfer_calls import MIB, PUBLIC_CALLS, Shape, workspace
+from probed_board import calls_by_mode, probed, slots
 
 from ws_guard.board import OVERFLOW, Outcome, SlotView
 from ws_guard.launcher import Recorder, on_cpu

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from guard_calls import ACTIONS, FITS, HEADS, MIB
+from flashinfer_calls import MIB
+from guard_calls import ACTIONS, FITS, HEADS
 
 from ws_guard.board import OVERFLOW, OVERRUN, Outcome
+from ws_guard.sizing import LAYOUTS, Call, HeadDims, need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HERE = Path(__file__).parent
 SIZE = 394 * MIB
 #: Steps of more rows than fit; each is split into as few pieces as can be, of near-equal rows.
 STEPS = ("reported", "one more", "two tokens", "dense", "two tokens dense")
@@ -170,8 +170,6 @@ def test_certain_overrun_is_raised_before_the_launch(told: dict[str, Any]) -> No
 
 def test_scratch_of_every_piece_counts(told: dict[str, Any]) -> None:
     """The whole call takes the split-KV path, so its pieces may: each needs room for it."""
-    from ws_guard.sizing import LAYOUTS, Call, HeadDims, need
-
     launched = told["done"]["overrun"]["split"]["launched"]
     batches = [each["batch"] for each in launched]
     assert sum(batches) == 74

@@ -17,24 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DECODE = "trtllm_paged_attention_decode"
-WORKER = """
-import sys
-sys.path.insert(0, {helpers!r})
-import ws_guard
-from ws_guard import launcher
-ws_guard.install(board={board!r}, engine="0", rank=3)
-from pathlib import Path
-from flashinfer_calls import PUBLIC_CALLS, Shape, workspace
-with launcher.on_cpu(Path({library!r})):
-    buffer = workspace(394 << 20)
-    for rows in (512, 12_288, 24):
-        try:
-            PUBLIC_CALLS["sparse_mla"].build(Shape(rows, 64, 1, True), buffer)()
-            print(rows, "done", flush=True)
-        except ws_guard.WorkspaceOverflowError as error:
-            print(rows, "raised", flush=True)
-    sys.stdin.read()
-"""
+HERE = Path(__file__).parent
+CALLS = "ws_guard_native_calls_total"
 
 
 @pytest.fixture
@@ -51,10 +35,8 @@ def worker(
     board: Path, library: Path, action: str, started: list[subprocess.Popen[str]]
 ) -> subprocess.Popen[str]:
     """A worker that has made its three steps, and waits."""
-    helpers = str(Path(__file__).parent)
-    script = WORKER.format(helpers=helpers, board=str(board), library=str(library))
     process = subprocess.Popen(
-        [sys.executable, "-c", script],
+        [sys.executable, HERE / "probed_worker.py", board, library, "512", "12288", "24"],
         env={**os.environ, "WS_GUARD_ON_OVERFLOW": action},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -75,27 +57,23 @@ def wait_for(exporter: Exporter, name: str, value: float | None) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("action", "told"), [("raise", "raised"), ("split", "split")])
-def test_what_it_got_over_is_a_warning(
-    action: str,
-    told: str,
-    tmp_path: Path,
-    native_library: Path,
-    exporter: Exporter,
-    started: list[subprocess.Popen[str]],
-) -> None:
-    process = worker(tmp_path / "board", native_library, action, started)
-    calls = "ws_guard_native_calls_total"
-    wait_for(exporter, calls, 3)
-
+def counts_three_steps_and_one_overflow(exporter: Exporter, told: str) -> None:
     metrics = exporter.metrics()
     assert metrics["ws_guard_worker_up"] == 1
     assert metrics["ws_guard_overflows_total"] == 1
     # One scrape agrees with itself: every eager call is in the histogram.
-    assert metrics["ws_guard_batch_size_count"] == metrics[calls] == 3
+    assert metrics["ws_guard_batch_size_count"] == metrics[CALLS] == 3
     assert metrics["ws_guard_batch_size_sum"] == 512 + 12_288 + 24
     assert f'action="{told}"' in exporter.get("/metrics")[1]
+    ring = json.loads(exporter.get("/api/v1/calls?engine=0&rank=3")[1])["calls"]
+    assert [(call["batch"], call["outcome"]) for call in ring] == [
+        (24, "eager"),
+        (12_288, told),
+        (512, "eager"),
+    ]
 
+
+def is_ready_with_a_warning(exporter: Exporter, action: str, told: str) -> None:
     code, text = exporter.get("/readyz?verbose")
     assert code == 200, text
     health = json.loads(exporter.get("/health")[1])
@@ -108,13 +86,20 @@ def test_what_it_got_over_is_a_warning(
     (seen,) = health["workers"]
     assert seen["info"]["on_overflow"] == action
 
-    ring = json.loads(exporter.get("/api/v1/calls?engine=0&rank=3")[1])["calls"]
-    assert [(call["batch"], call["outcome"]) for call in ring] == [
-        (24, "eager"),
-        (12_288, told),
-        (512, "eager"),
-    ]
 
+@pytest.mark.parametrize(("action", "told"), [("raise", "raised"), ("split", "split")])
+def test_what_it_got_over_is_a_warning(
+    action: str,
+    told: str,
+    tmp_path: Path,
+    native_library: Path,
+    exporter: Exporter,
+    started: list[subprocess.Popen[str]],
+) -> None:
+    process = worker(tmp_path / "board", native_library, action, started)
+    wait_for(exporter, CALLS, 3)
+    counts_three_steps_and_one_overflow(exporter, told)
+    is_ready_with_a_warning(exporter, action, told)
     # A clean exit: nobody dies of a call that was split, but of one raised a moment ago one may.
     process.communicate("")
     assert process.returncode == 0

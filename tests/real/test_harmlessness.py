@@ -5,12 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import weakref
+from typing import TYPE_CHECKING
 
 import pytest
-from flashinfer_calls import PUBLIC_CALLS, Shape, workspace
+from flashinfer_calls import MIB, PUBLIC_CALLS, Shape, workspace
 from native_modules import DECODE, native_arguments, native_decode_module
-from probe_calls import MIB, calls_by_mode, probed, slots
+from probed_board import calls_by_mode, probed, slots
+
+if TYPE_CHECKING:
+    from ws_guard.launcher import Recorder
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -50,15 +55,18 @@ def test_unusable_board_leaves_calls_alone(caplog: pytest.LogCaptureFixture) -> 
     assert sum("not observed: board /proc/no/board" in line for line in caplog.messages) == 1
 
 
-@pytest.mark.usefixtures("on_cpu")
-def test_board_removed_under_a_worker_leaves_calls_alone(board: str) -> None:
+def test_board_removed_under_a_worker_leaves_calls_alone(board: str, on_cpu: Recorder) -> None:
     call = PUBLIC_CALLS["decode"].build(Shape(4, 32), workspace(64 * MIB))
     with probed(board):
         call()
-        for name in os.listdir(board):
-            os.unlink(os.path.join(board, name))
-        os.rmdir(board)
-        call()
+        shutil.rmtree(board)
+        before = on_cpu.last()
+        # Of a known shape, and of a new one, which is written into the slot.
+        for again in (call, PUBLIC_CALLS["decode"].build(Shape(5, 32), workspace(64 * MIB))):
+            again()
+        assert before is not None
+        assert on_cpu.last().ordinal == before.ordinal + 2
+    assert not os.path.exists(board)
 
 
 @pytest.mark.usefixtures("on_cpu")

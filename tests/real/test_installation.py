@@ -6,57 +6,52 @@ import functools
 import gc
 import logging
 import os
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from flashinfer_calls import PUBLIC_CALLS, Shape, workspace
+from flashinfer_calls import MIB, PUBLIC_CALLS, Shape, workspace
 from native_modules import DECODE, native_decode_module, native_modules
-from probe_calls import MIB, error_of, probed, slots
+from probed_board import error_of, probed, slots
 
 from ws_guard.probe import install
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
-def run_python(program: str, **environ: str) -> str:
-    """What a fresh process prints; it finds ws_guard and the helpers beside this file."""
-    path = os.pathsep.join((str(ROOT), str(HERE)))
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": path, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_installed_before_flashinfer_is_imported(native_library: Path, board: str) -> None:
-    program = """
-import os, sys
+EARLY = """
+import sys
 from pathlib import Path
 from ws_guard.probe import install
+
+board, library = sys.argv[1:]
 finders = list(sys.meta_path)
-probe = install(board=sys.argv[1] if sys.argv[1:] else os.environ["BOARD"])
+install(board=board)
 print(sorted({"torch", "flashinfer", "tvm_ffi"} & set(sys.modules)))
-from probe_calls import *
-with on_cpu(Path(os.environ["LIBRARY"])):
+
+from flashinfer_calls import MIB, PUBLIC_CALLS, Shape, workspace
+from probed_board import slots
+from ws_guard.launcher import on_cpu
+
+with on_cpu(Path(library)):
     PUBLIC_CALLS["sparse_mla"].build(Shape(5, lse=True), workspace(64 * MIB))()
 print(sys.meta_path == finders)
+print([row.shape.batch for row in slots(board)[0].rows])
+
 import flashinfer.jit.core as core
-print([row.shape.batch for row in slots(os.environ["BOARD"])[0].rows])
 print("exec_module" in vars(core.__spec__.loader))
 print(sorted({"fastapi", "prometheus_client", "typer", "rich"} & set(sys.modules)))
 """
-    out = run_python(program, BOARD=board, LIBRARY=str(native_library))
+
+
+def test_installed_before_flashinfer_is_imported(
+    native_library: Path, board: str, run_under: Callable[..., str]
+) -> None:
+    out = run_under("installed", "-c", EARLY, board, str(native_library))
     assert out.splitlines() == ["[]", "True", "[5]", "False", "[]"]
     # The process ended in good order: its slot is gone.
     assert os.listdir(board) == []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flashinfer_calls import PUBLIC_CALLS
+from flashinfer_calls import MIB, PUBLIC_CALLS
 from native_modules import DECODE
-from probe_calls import MIB, Refused, Report, Seen
+from probe_calls import Refused, Report, Seen
 from public_calls import cases
 
 from ws_guard.board import OVERFLOW, OVERRUN, Outcome

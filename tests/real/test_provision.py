@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from guard_calls import MIB
+from flashinfer_calls import MIB
 
 from ws_guard.board import OVERFLOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HERE = Path(__file__).parent
 DECODE = "trtllm_paged_attention_decode"
 #: 8 bytes for each of 64 heads, 12,288 rows and 256 slots; a guard of 1 MiB.
 STATS = 8 * 64 * 12_288 * 256 + MIB

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +11,6 @@ from ws_guard.board import OVERRUN
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HERE = Path(__file__).parent
-SCRIPT = str(HERE / "xqa_calls.py")
 MIB = 1 << 20
 OP = "xqa_wrapper"
 #: What an H200 (132 SMs) wrote for 1 row of 32,768 tokens, 64/8 heads of 128: 16 CTAs for each of 8

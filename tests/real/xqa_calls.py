@@ -6,7 +6,6 @@ Runs under any interpreter that has FlashInfer, without pytest: `python xqa_call
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import sys
@@ -16,106 +15,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 # XQA's flags are asked for by architecture, before its module is built.
 os.environ["FLASHINFER_CUDA_ARCH_LIST"] = "9.0a"
 
-from flashinfer_calls import PUBLIC_CALLS, Shape, workspace
+from flashinfer_calls import MIB, PUBLIC_CALLS, Shape, workspace
 from plain import plain
-from probe_calls import calls_by_mode, events, slots
+from probed_board import events, probed, slots
+from xqa_stand_in import HEADS, KV_HEADS, PAGE, Native, Step, xqa_stands_in, zeroed
 
 from ws_guard import contract
 from ws_guard.contract import XqaContract, installed_xqa
 from ws_guard.launcher import build, installed_flashinfer_root, on_cpu
-from ws_guard.probe import WorkspaceOverflowError, install
+from ws_guard.probe import WorkspaceOverflowError
 from ws_guard.sizing import XQA_OPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import torch
 
-MIB = 1 << 20
 SEMAPHORES = 8 * MIB
 OP = XQA_OPS["xqa"]
 #: An H200.
 SM_COUNT = 132
-HEADS, KV_HEADS, PAGE = 64, 8, 64
-
-
-class Native:
-    """Stands for every module of XQA: one object for each spec, whose calls are kept."""
-
-    def __init__(self) -> None:
-        self.calls: list[dict[str, Any]] = []
-        self.specs: list[str] = []
-        self._names: dict[str, tuple[str, ...]] = installed_xqa().signatures
-
-    def module(self, spec: str) -> Any:
-        self.specs.append(spec)
-        module = type("Module", (), {})()
-        for op in self._names:
-            setattr(module, op, functools.partial(self._call, spec, op))
-        return module
-
-    def _call(self, spec: str, op: str, *args: Any) -> None:
-        named = dict(zip(self._names[op], args, strict=True))
-        self.calls.append({"spec": spec, "op": op, **named})
-
-
-@contextlib.contextmanager
-def xqa_stands_in() -> Iterator[Native]:
-    """FlashInfer loads `Native`'s modules where it would compile XQA's."""
-    import flashinfer.jit.core as core
-
-    native, original = Native(), core.JitSpec.build_and_load
-
-    def build_and_load(spec: Any, *args: Any, **kwargs: Any) -> Any:
-        if spec.name.startswith("xqa_"):
-            return native.module(spec.name)
-        return original(spec, *args, **kwargs)
-
-    core.JitSpec.build_and_load = build_and_load
-    try:
-        yield native
-    finally:
-        core.JitSpec.build_and_load = original
-
-
-class Step(NamedTuple):
-    """A decode step: rows, tokens that each sees, query tokens of a row, head dimension."""
-
-    batch: int
-    tokens: int = 2048
-    q_len: int = 1
-    head_dim: int = 128
-
-    def tensors(self) -> dict[str, Any]:
-        import torch
-
-        pages = self.tokens // PAGE
-        mask_words = (self.q_len + 31) // 32 * 2
-        cache = torch.empty(4, KV_HEADS, PAGE, self.head_dim, dtype=torch.bfloat16)
-        return {
-            "query": torch.empty(self.batch * self.q_len, HEADS, self.head_dim).bfloat16(),
-            "kv_cache": (cache, cache),
-            "block_tables": torch.zeros(self.batch, pages, dtype=torch.int32),
-            "seq_lens": torch.full((self.batch,), self.tokens, dtype=torch.int32),
-            "max_seq_len": self.tokens,
-            "kv_layout": "HND",
-            "q_len_per_req": self.q_len,
-            "mask": torch.zeros(self.batch, self.q_len, mask_words, dtype=torch.uint16)
-            if self.q_len > 1
-            else None,
-        }
-
-    def call(self, buffer: torch.Tensor) -> Callable[[], Any]:
-        """`trtllm_batch_decode_with_kv_cache`, which decodes by XQA here."""
-        from flashinfer.decode import trtllm_batch_decode_with_kv_cache as call
-
-        return functools.partial(call, workspace_buffer=buffer, bmm1_scale=0.1, **self.tensors())
-
-
-def zeroed(size: int) -> torch.Tensor:
-    import torch
-
-    return torch.zeros(size, dtype=torch.uint8)
 
 
 class Told(NamedTuple):
@@ -123,7 +42,6 @@ class Told(NamedTuple):
 
     rows: list[Any]
     events: list[Any]
-    counts: dict[str, int]
     probe_errors: int
     problems: list[str]
     warnings: list[str]
@@ -137,7 +55,6 @@ def tell(path: str) -> Told:
     return Told(
         rows,
         events(path),
-        calls_by_mode(slot),
         slot.probe_errors,
         list(document["problems"]),
         list(document.get("warnings", [])),
@@ -146,24 +63,21 @@ def tell(path: str) -> Told:
 
 
 @contextlib.contextmanager
-def probed(path: str, action: str = "observe") -> Iterator[Any]:
+def freshly_probed(path: str, action: str = "observe") -> Iterator[Any]:
     """The probe, and FlashInfer's caches empty, so that every module is loaded under it."""
     import flashinfer.xqa as _  # noqa: F401 - its loader is cached
 
     from ws_guard.launcher.cpu import _forget_results
 
     _forget_results()
-    probe = install(board=path, on_overflow=action)
-    try:
+    with probed(path, action) as probe:
         yield probe
-    finally:
-        probe.uninstall()
 
 
 def counted(path: str, native: Native) -> dict[str, Any]:
     """Two shapes in turn and in a row; what reached the native function."""
     buffer = zeroed(64 * MIB)
-    with probed(path):
+    with freshly_probed(path):
         one, other = Step(16).call(buffer), Step(32, q_len=2).call(buffer)
         for call in (*[one] * 10, *[one, other] * 10):
             call()
@@ -179,7 +93,7 @@ def counted(path: str, native: Native) -> dict[str, Any]:
 def overrun(path: str, native: Native, action: str) -> dict[str, Any]:
     """What an H200 was seen to overwrite: 294,912 bytes of scratch where there are 4,096."""
     buffer = zeroed(SEMAPHORES + 4096)
-    with probed(path, action):
+    with freshly_probed(path, action):
         Step(1, PAGE).call(buffer)()  # one CTA for each sequence: no scratch
         before, error = len(native.calls), None
         try:
@@ -194,7 +108,7 @@ def overrun(path: str, native: Native, action: str) -> dict[str, Any]:
 def alternating(path: str, native: Native) -> dict[str, Any]:
     """Two modules in turn, of the same batch and KV heads."""
     buffer = zeroed(64 * MIB)
-    with probed(path):
+    with freshly_probed(path):
         calls = [Step(16, head_dim=dim).call(buffer) for dim in (64, 128)]
         for _ in range(10):
             for call in calls:
@@ -210,7 +124,7 @@ def two_buffers(path: str, semaphores: torch.Tensor) -> Told:
     scratch = zeroed(MIB)
     cache = torch.empty(4, PAGE, KV_HEADS, 128, dtype=torch.bfloat16)
     query = torch.empty(1, 1, HEADS, 128, dtype=torch.bfloat16)
-    with probed(path):
+    with freshly_probed(path):
         for _ in range(6):
             xqa(
                 query,
@@ -243,7 +157,7 @@ def ragged(path: str) -> Told | None:
         is_cuda = True
 
     tensors, buffer = Step(3, 32_768, q_len=3).tensors(), zeroed(SEMAPHORES + 4096)
-    with probed(path):
+    with freshly_probed(path):
         # 8 MiB + 4,096: the scratch of three tokens each does not fit, that of fewer may.
         for lengths in ([3, 1, 2], [3, 3, 3], [3, 1, 2]):
             offsets = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
@@ -266,11 +180,12 @@ def not_understood(path: str) -> Told:
     known = installed_xqa()
     contract.installed_xqa = lambda: XqaContract(known.release, {}, {OP: "it says otherwise"})
     try:
-        with probed(path):
-            buffer = zeroed(64 * MIB)
+        with freshly_probed(path):
+            xqa = Step(16).call(zeroed(64 * MIB))
+            decode = PUBLIC_CALLS["decode"].build(Shape(24, HEADS), workspace(64 * MIB))
             for _ in range(3):
-                Step(16).call(buffer)()
-                PUBLIC_CALLS["decode"].build(Shape(24, HEADS), workspace(64 * MIB))()
+                xqa()
+                decode()
             return tell(path)
     finally:
         contract.installed_xqa = original
@@ -282,7 +197,7 @@ def provisioned(path: str, native: Native) -> dict[str, Any]:
 
     plan = ws_guard.plan(heads=64, max_num_batched_tokens=64, flashinfer="0.6.15", sm_count=132)
     buffer = zeroed(SEMAPHORES + 4096)
-    with probed(path, "raise") as probe:
+    with freshly_probed(path, "raise") as probe:
         made = probe.provision(plan, "cpu", workspace_bytes=16 * MIB)
         for _ in range(6):
             Step(1, 32_768).call(buffer)()
@@ -296,6 +211,7 @@ def provisioned(path: str, native: Native) -> dict[str, Any]:
 
 
 def report(path: str) -> dict[str, Any]:
+    """All of it, for the FlashInfer of this interpreter."""
     import flashinfer
 
     library = build(installed_flashinfer_root())

@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch")
 if importlib.util.find_spec("flashinfer") is None:
     pytest.skip("flashinfer is not installed", allow_module_level=True)
 
-from ws_guard import reference  # noqa: E402 - once torch is known to be there
+from ws_guard import reference  # noqa: E402 - after the skips
 
-from .native_steps import (  # noqa: E402 - once torch is known to be there
+from .native_steps import (  # noqa: E402 - after the skips
     DECODE,
     EXACT_74,
     SCALE,
@@ -20,7 +20,7 @@ from .native_steps import (  # noqa: E402 - once torch is known to be there
     call,
     sparse_step,
 )
-from .plain_attention import attend_one  # noqa: E402 - once torch is known to be there
+from .plain_attention import attend_one  # noqa: E402 - after the skips
 
 
 def check(step: Arguments, keys_of_row: list[list[int]], **tolerance: float) -> None:

@@ -13,10 +13,10 @@ torch = pytest.importorskip("torch")
 if importlib.util.find_spec("flashinfer") is None:
     pytest.skip("flashinfer is not installed", allow_module_level=True)
 
-from ws_guard import reference  # noqa: E402 - once torch is known to be there
-from ws_guard.sizing import LAYOUTS, InputError  # noqa: E402 - once torch is known to be there
+from ws_guard import reference  # noqa: E402 - after the skips
+from ws_guard.sizing import LAYOUTS, InputError  # noqa: E402 - after the skips
 
-from .native_steps import (  # noqa: E402 - once torch is known to be there
+from .native_steps import (  # noqa: E402 - after the skips
     CONTEXT,
     DECODE,
     DSV4,

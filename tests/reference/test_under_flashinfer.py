@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 if importlib.util.find_spec("flashinfer") is None:
     pytest.skip("flashinfer is not installed", allow_module_level=True)
 
-from ws_guard import reference  # noqa: E402 - once torch is known to be there
+from ws_guard import reference  # noqa: E402 - after the skips
 
-from .native_steps import (  # noqa: E402 - once torch is known to be there
+from .native_steps import (  # noqa: E402 - after the skips
     DECODE,
     EXACT_74,
     INSTALLED,
@@ -23,7 +23,7 @@ from .native_steps import (  # noqa: E402 - once torch is known to be there
     sized,
     sparse_step,
 )
-from .plain_attention import attend_one  # noqa: E402 - once torch is known to be there
+from .plain_attention import attend_one  # noqa: E402 - after the skips
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "probe"))
 
 import graph_stage
 from boards import documents
-from native_calls import decode_arguments, instrumented, workspace
+from native_calls import decode_arguments, instrumented, nothing, workspace
 from sglang_worker import AbsentFinder
+from slot_views import slots_of
 
-from ws_guard.board import Board
 from ws_guard.engines import sglang_graphs
 
 BOARD = os.environ["WS_GUARD_BOARD"]
@@ -38,20 +38,18 @@ class Runtime:
         self._success = real.cudaError_t.cudaSuccess
         self._updated = real.cudaGraphExecUpdateResult.cudaGraphExecUpdateSuccess
         self.launched: list[tuple[int, int]] = []
-        self.updates = 0
 
-    def cudaGraphInstantiateWithFlags(self, raw: int, _flags: int) -> tuple[Any, int]:  # noqa: N802 - as CUDA names it
+    def cudaGraphInstantiateWithFlags(self, raw: int, _flags: int) -> tuple[Any, int]:  # noqa: N802 - CUDA's
         return self._success, 1_000 + raw
 
-    def cudaGraphExecUpdate(self, _exec: int, _raw: int) -> tuple[Any, Any]:  # noqa: N802 - as CUDA names it
-        self.updates += 1
+    def cudaGraphExecUpdate(self, _exec: int, _raw: int) -> tuple[Any, Any]:  # noqa: N802 - CUDA's
         return self._success, Namespace(result=self._updated)
 
-    def cudaGraphLaunch(self, graph_exec: int, stream: int) -> tuple[Any]:  # noqa: N802 - as CUDA names it
+    def cudaGraphLaunch(self, graph_exec: int, stream: int) -> tuple[Any]:  # noqa: N802 - CUDA's
         self.launched.append((graph_exec, stream))
         return (self._success,)
 
-    def cudaGraphExecDestroy(self, _exec: int) -> tuple[Any]:  # noqa: N802 - as CUDA names it
+    def cudaGraphExecDestroy(self, _exec: int) -> tuple[Any]:  # noqa: N802 - CUDA's
         return (self._success,)
 
 
@@ -66,7 +64,41 @@ def change(module: Any, how: str) -> None:
         del module.DedupedCudaGraph.__annotations__["original_graph"]
 
 
+def probe_of_the_plugin() -> Any:
+    """The probe of this process, which SGLang's loader has brought with the plugin."""
+    from ws_guard.engines import sglang_plugin
+
+    assert sglang_plugin._plugin is not None
+    return sglang_plugin._plugin._probe
+
+
+def register(registry: Any, graphs: Any, cuda: graph_stage.Cuda, probe: Any) -> list[Any]:
+    """Graphs of two calls each, of 16 and of 32 rows, captured and given to the registry."""
+    op, buffer, registered = instrumented(probe, nothing), workspace(), []
+    for raw, batch in ((1, 16), (2, 32)):
+        graph = graphs.CUDAGraph(keep_graph=True)
+        graph.raw_cuda_graph = lambda raw=raw: raw
+        with cuda.on("side"):
+            graph.capture_begin()
+            op(*decode_arguments(batch, buffer))
+            op(*decode_arguments(batch, buffer))
+            graph.capture_end()
+        registered.append(registry.register(graph))
+    registry.seal()
+    return registered
+
+
+def replay(first: Any, second: Any) -> None:
+    """The first graph a thousand times, then both in turn."""
+    for _ in range(1_000):
+        first.replay(stream=7)
+    for _ in range(10):
+        second.replay(stream=7)
+        first.replay(stream=7)
+
+
 def main(how: str) -> None:
+    """Load the plugin, capture, replay, and print what was counted."""
     sys.meta_path.append(AbsentFinder())
     cuda = graph_stage.Cuda()
     with graph_stage.torch_graphs(cuda) as graphs:
@@ -79,52 +111,21 @@ def main(how: str) -> None:
         module: Any = importlib.import_module(sglang_graphs.MODULE)
         runtime = module.cuda_rt = Runtime(module.cuda_rt)
         module.graph_signature = lambda _raw: "the same nodes"
-
-        from ws_guard.engines import sglang_plugin
-
-        assert sglang_plugin._plugin is not None
-        probe: Any = sglang_plugin._plugin._probe
+        probe = probe_of_the_plugin()
         probe.attach(engine="0", rank="0")
-        op, buffer = instrumented(probe, lambda *_args: None), workspace()
-        registry, captured = module.DedupedCudaGraphRegistry(), []
-        for raw, batch in ((1, 16), (2, 32)):
-            graph = graphs.CUDAGraph(keep_graph=True)
-            graph.raw_cuda_graph = lambda raw=raw: raw
-            with cuda.on("side"):
-                graph.capture_begin()
-                op(*decode_arguments(batch, buffer))
-                op(*decode_arguments(batch, buffer))
-                graph.capture_end()
-            captured.append(registry.register(graph))
-        registry.seal()
-        for _ in range(1_000):
-            captured[0].replay(stream=7)
-        for _ in range(10):
-            captured[1].replay(stream=7)
-            captured[0].replay(stream=7)
-        slot = view()
+        registry = module.DedupedCudaGraphRegistry()
+        replay(*register(registry, graphs, cuda, probe))
+        (slot,) = slots_of(BOARD)
         registry.close()
-        print(
-            json.dumps(
-                {
-                    "replayed": {str(row.shape.batch): row.replayed for row in slot.rows},
-                    "captured": {str(row.shape.batch): row.captured for row in slot.rows},
-                    "errors": slot.probe_errors,
-                    "launched": len(runtime.launched),
-                    "executables": len({graph_exec for graph_exec, _ in runtime.launched}),
-                    "problems": documents(BOARD)[0]["problems"],
-                }
-            )
-        )
-
-
-def view() -> Any:
-    """The slot of this process."""
-    from ws_guard.board import SlotReader, list_slots
-
-    fd = os.open(BOARD, os.O_RDONLY | os.O_DIRECTORY)
-    (name,) = list_slots(fd)[0]
-    return SlotReader(name).read(Board(BOARD), fd)
+    told = {
+        "replayed": {str(row.shape.batch): row.replayed for row in slot.rows},
+        "captured": {str(row.shape.batch): row.captured for row in slot.rows},
+        "errors": slot.probe_errors,
+        "launched": len(runtime.launched),
+        "executables": len({graph_exec for graph_exec, _ in runtime.launched}),
+        "problems": documents(BOARD)[0]["problems"],
+    }
+    print(json.dumps(told))
 
 
 if __name__ == "__main__":

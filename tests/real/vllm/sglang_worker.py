@@ -144,46 +144,62 @@ def make_backends(scenario: dict[str, Any], runner: Any, module: Any, torch: Any
     return None if made is None else made.data_ptr()
 
 
-def main() -> None:
-    scenario = SCENARIOS[sys.argv[2]]
-    sys.meta_path.append(AbsentFinder())
+def load_plugins(runners: str) -> dict[str, Any]:
+    """SGLang's own loading of its plugins; what is there before and after `runners` is imported."""
     import sglang.srt.plugins as plugins
-    import torch
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    runners = "sglang.srt.model_executor.model_runner"
-    if sys.argv[3:] == ["runner-first"]:
-        importlib.import_module(runners)
     plugins.load_plugins()
     seen: dict[str, Any] = {
         "loaded": plugins._plugins_loaded,
         "plugins_only": documents(BOARD),
         "runner_imported": runners in sys.modules,
     }
-    module = importlib.import_module(runners)
+    importlib.import_module(runners)
     seen["hooked"] = sorted(HookRegistry._patched)
     sources = [source for hooks in HookRegistry._hooks.values() for _, _, source in hooks]
     seen["sources"] = sorted({source.plugin_name for source in sources if source})
+    return seen
 
+
+def publish(arguments: dict[str, Any]) -> None:
+    """Tell this process its server's arguments and its ranks, as SGLang does."""
     import sglang.srt.runtime_context as context
     from sglang.srt.server_args import ServerArgs
 
-    arguments = ServerArgs(model_path="dummy", device="cuda", **scenario["args"])
+    told = ServerArgs(model_path="dummy", device="cuda", **arguments)
     ranks = context.SpawnRanks(world_rank=1, dp_rank=None, gpu_id=1)
-    context.publish(arguments, role="scheduler", ranks=ranks)
+    context.publish(told, role="scheduler", ranks=ranks)
+
+
+def names(address: int) -> dict[str, str]:
+    """What the plugin calls the buffer at an address, by entry."""
+    from ws_guard.engines import sglang_plugin
+    from ws_guard.sizing import OPS
+
+    assert sglang_plugin._plugin is not None
+    return {entry: sglang_plugin._plugin.site_of(address, op) for entry, op in OPS.items()}
+
+
+def main() -> None:
+    """Start a worker, and print what stands on the board at each step."""
+    scenario = SCENARIOS[sys.argv[2]]
+    sys.meta_path.append(AbsentFinder())
+    import torch
+
+    runners = "sglang.srt.model_executor.model_runner"
+    if sys.argv[3:] == ["runner-first"]:
+        importlib.import_module(runners)
+    seen = load_plugins(runners)
+    module = sys.modules[runners]
+    publish(scenario["args"])
     runner = runner_of(scenario, module)
     seen["made"] = documents(BOARD)
     address = make_backends(scenario, runner, module, torch)
     seen["built"] = documents(BOARD)
     seen["health"] = health(BOARD)
     if address is not None:
-        from ws_guard.engines import sglang_plugin
-        from ws_guard.sizing import OPS
-
-        assert sglang_plugin._plugin is not None
-        seen["names"] = {
-            entry: sglang_plugin._plugin.site_of(address, op) for entry, op in OPS.items()
-        }
+        seen["names"] = names(address)
     print(json.dumps(seen))
 
 
