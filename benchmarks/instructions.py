@@ -37,6 +37,7 @@ MODES = {
 }
 #: What `--record` writes and the test holds.
 RATIOS = ("probe_vs_noop", "probe_python_vs_noop", "probe_in_turn_vs_noop", "replay_vs_noop")
+_VALGRIND = ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 _REFERENCES = re.compile(r"I\s+refs:\s+([\d,]+)")
 
 
@@ -129,28 +130,35 @@ def loop(mode: str, calls: int) -> None:
             function(*two)
 
 
-def count(mode: str, calls: int) -> int:
-    """Instructions of a process that makes so many calls."""
+def in_process(mode: str, calls: int, *under: str) -> str:
+    """What a process that makes so many calls says on standard error; it runs under `under`."""
+    module = __spec__.name if __spec__ else "benchmarks.instructions"
     done = subprocess.run(  # noqa: S603 - ourselves
-        [
-            *("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"),
-            *(sys.executable, "-m", __spec__.name if __spec__ else "benchmarks.instructions"),
-            *("--loop", mode, str(calls)),
-        ],
+        [*under, sys.executable, "-m", module, "--loop", mode, str(calls)],
         cwd=RECORD.parents[1],
         env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,
         text=True,
         check=False,
     )
-    found = _REFERENCES.search(done.stderr)
-    if done.returncode or found is None:
-        raise RuntimeError(f"valgrind could not count: {done.stderr.strip()[-400:]}")
+    if done.returncode:
+        raise RuntimeError(f"no calls were made: {done.stderr.strip()[-400:]}")
+    return done.stderr
+
+
+def count(mode: str, calls: int) -> int:
+    """Instructions of a process that makes so many calls."""
+    told = in_process(mode, calls, *_VALGRIND)
+    found = _REFERENCES.search(told)
+    if found is None:
+        raise RuntimeError(f"valgrind could not count: {told.strip()[-400:]}")
     return int(found[1].replace(",", ""))
 
 
 def run() -> dict[str, float]:
     """Instructions per call, and the ratios."""
+    # What was changed since it ran last is compiled by this one, not by one that is counted.
+    in_process("direct", 0)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         nothing = pool.submit(count, "direct", 0)
         totals = {mode: pool.submit(count, mode, CALLS) for mode in {*MODES, *MODES.values()}}
