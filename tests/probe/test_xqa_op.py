@@ -104,6 +104,32 @@ def test_an_overrun_is_judged_call_by_call(watched: WatchedXqa, slot: ReadSlot) 
     assert slot().events == {(4, OVERRUN, "observed"): 2}
 
 
+def test_tokens_of_a_ragged_query(watched: WatchedXqa, slot: ReadSlot) -> None:
+    """As 0.7.4 has it: where the lengths stand one argument more tells that the query is ragged."""
+    one_more = watched.where.arguments
+    watched.where = watched.where._replace(arguments=one_more + 1, ragged=one_more)
+    op, lengths = watched.over(nothing), torch.empty(2, device="meta")
+
+    def step(workspace: torch.Tensor, tokens: int) -> None:
+        query = torch.empty(tokens, 64, 128, device="meta")
+        changes = {"q": query, "batch": 1, "qSeqLen": 4, "tokens": 32_768}
+        op(*xqa_arguments(workspace=workspace, **changes), lengths)
+
+    roomy = xqa_workspace()
+    for tokens in range(1, 5):
+        for _ in range(10):
+            step(roomy, tokens)
+    # They are one shape: what may go wrong is judged call by call.
+    assert watched.ledger_calls == 4
+    # 16 CTAs for each of 8 KV heads: 256 bytes of statistics and 32 rows of 256 bytes each,
+    # 1,081,344. It is certain that all of it is written where no token is missing.
+    tight = xqa_workspace(8 * MIB + 1_081_344 - 1)
+    for tokens in (3, 4, 3, 4):
+        step(tight, tokens)
+    assert sorted(row.eager for row in slot().rows) == [4, 40]
+    assert slot().events == {(4, OVERRUN, "observed"): 2}
+
+
 def test_the_fp8_kernel_of_hopper_is_never_certain(watched: WatchedXqa, slot: ReadSlot) -> None:
     op, workspace = watched.over(nothing), xqa_workspace(8 * MIB + 16)
     op(*xqa_arguments(workspace=workspace, batch=1, tokens=32_768, run_sm90_fp8_mha=True))

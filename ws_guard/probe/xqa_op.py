@@ -176,11 +176,11 @@ def _meeting(
             return None
         address, size = _workspace(semaphores, scratch)
         front = Front(like[:3], like[3], like[5:7])
-        met = Met(like, like, front, like[0], False, semaphores, address, size, args, where)
-        if where.ragged is not None and args[where.ragged] is not None:
-            # Its tokens, which decide whether the scratch is exact, are asked of every call.
-            met = met._replace(like=None, key=(*like, args[where.query].shape[0]))
-        return ledger.meet(met)
+        # Tokens of a ragged query decide whether its scratch is exact, which is asked of every call
+        # that may go wrong, and not how much it is: they tell no shapes apart.
+        return ledger.meet(
+            Met(like, like, front, like[0], False, semaphores, address, size, args, where)
+        )
 
     return meet
 
