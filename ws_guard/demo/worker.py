@@ -15,9 +15,9 @@ import os
 import select
 import sys
 from pathlib import Path
-from typing import Any
 
 import ws_guard
+from ws_guard.foreign import Tensor
 
 HEADS = 64
 TOP_K = 2048
@@ -99,7 +99,7 @@ def _native(library: Path | None) -> contextlib.AbstractContextManager[object]:
     return launcher.on_cpu_with(reference.NativeModule(found.layout, found.signatures))
 
 
-def _workspace(size: int) -> Any:  # noqa: ANN401 - a tensor
+def _workspace(size: int) -> Tensor:
     import torch
 
     # Engines hand over a zeroed buffer. No kernel reads this one: its pages stay untouched, and
@@ -107,7 +107,7 @@ def _workspace(size: int) -> Any:  # noqa: ANN401 - a tensor
     return torch.empty(size, dtype=torch.uint8)
 
 
-def _step(rows: int, workspace: Any, *, computed: bool) -> None:  # noqa: ANN401 - a tensor
+def _step(rows: int, workspace: Tensor, *, computed: bool) -> None:
     device = "meta" if computed and rows > _COMPUTED_ROWS else "cpu"
     try:
         _call(rows, workspace, device)
@@ -117,7 +117,7 @@ def _step(rows: int, workspace: Any, *, computed: bool) -> None:  # noqa: ANN401
         _say(str(rows))
 
 
-def _call(rows: int, workspace: Any, device: str) -> None:  # noqa: ANN401 - a tensor
+def _call(rows: int, workspace: Tensor, device: str) -> None:
     """vLLM's call under DCP: one query token per row, its top-k tokens, the LSE asked for."""
     import torch
     from flashinfer.mla import trtllm_batch_decode_with_kv_cache_mla

@@ -6,7 +6,9 @@ The engine's torch is used, never imported: a worker has long loaded it.
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from ws_guard.foreign import Device, Foreign, Tensor
 
 #: Major compute capability for which trtllm-gen has kernels; on others nothing is carved.
 _BLACKWELL = 10
@@ -25,7 +27,7 @@ class Gpu(NamedTuple):
         return self.major in (None, _BLACKWELL)
 
 
-def gpu_of(device: Any) -> Gpu:  # noqa: ANN401 - a torch.device or its name
+def gpu_of(device: Device) -> Gpu:
     """The GPU behind a device of torch's."""
     torch = _torch()
     if not _is_gpu(device):
@@ -34,7 +36,7 @@ def gpu_of(device: Any) -> Gpu:  # noqa: ANN401 - a torch.device or its name
     return Gpu(properties.name, properties.multi_processor_count, properties.major)
 
 
-def free_and_total_bytes(device: Any) -> tuple[int, int] | None:  # noqa: ANN401
+def free_and_total_bytes(device: Device) -> tuple[int, int] | None:
     """GPU memory of a device; None where it is no GPU."""
     if not _is_gpu(device):
         return None
@@ -42,7 +44,7 @@ def free_and_total_bytes(device: Any) -> tuple[int, int] | None:  # noqa: ANN401
     return int(free), int(total)
 
 
-def zeroed_bytes(size: int, device: Any) -> Any:  # noqa: ANN401 - a torch.Tensor
+def zeroed_bytes(size: int, device: Device) -> Tensor:
     """A zeroed int8 tensor, or None where the memory for it is not there."""
     torch = _torch()
     try:
@@ -51,10 +53,10 @@ def zeroed_bytes(size: int, device: Any) -> Any:  # noqa: ANN401 - a torch.Tenso
         return None
 
 
-def _is_gpu(device: Any) -> bool:  # noqa: ANN401
+def _is_gpu(device: Device) -> bool:
     torch = _torch()
     return bool(torch.device(device).type == "cuda" and torch.cuda.is_available())
 
 
-def _torch() -> Any:  # noqa: ANN401 - the module
+def _torch() -> Foreign:
     return sys.modules["torch"]

@@ -9,8 +9,8 @@ import functools
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
+from ws_guard.foreign import Foreign
 from ws_guard.probe.loading import PostImport
 
 _MARK = "_ws_guard_hook"
@@ -33,7 +33,7 @@ class Hooks:
 
     def around(
         self,
-        owner: Any,  # noqa: ANN401 - a class, or one object of it
+        owner: Foreign,
         name: str,
         *,
         before: Callable[..., None] | None = None,
@@ -49,7 +49,7 @@ class Hooks:
         what = f"{getattr(original, '__qualname__', name)}"
 
         @functools.wraps(original)
-        def hooked(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the engine's own function
+        def hooked(*args: Foreign, **kwargs: Foreign) -> Foreign:
             if before is not None:
                 self.guarded(what, before, *args, **kwargs)
             result = original(*args, **kwargs)
@@ -60,7 +60,9 @@ class Hooks:
         setattr(hooked, _MARK, True)
         setattr(owner, name, hooked)
 
-    def guarded(self, what: str, step: Callable[..., object], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+    def guarded(
+        self, what: str, step: Callable[..., object], *args: Foreign, **kwargs: Foreign
+    ) -> None:
         """Do a step of ours; where the engine is not as we know it, say so and leave it alone."""
         try:
             step(*args, **kwargs)

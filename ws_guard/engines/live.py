@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from ws_guard.foreign import Tensor
 from ws_guard.sizing import ENTRY_OF_OP, Layout, judge
 
 from .judge import Judged, default_bytes, judge_site, planned_call, variable_bytes
@@ -87,7 +88,7 @@ def site_at(judged: Iterable[Judged], op: str, address: int, held: Callable[[Sit
     return ""
 
 
-def _covers(tensor: Any, address: int) -> bool:  # noqa: ANN401 - a torch.Tensor
+def _covers(tensor: Tensor, address: int) -> bool:
     start = tensor.data_ptr()
     return bool(start <= address < start + tensor.nbytes)
 

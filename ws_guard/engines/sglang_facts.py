@@ -9,6 +9,7 @@ import os
 import sys
 from typing import Any
 
+from ws_guard.foreign import Foreign
 from ws_guard.sizing import DEFAULT_SM_COUNT
 
 from .launch import Launch
@@ -25,7 +26,7 @@ def version() -> str:
     return str(getattr(sys.modules.get("sglang"), "__version__", ""))
 
 
-def identity(context: Any) -> dict[str, Any]:  # noqa: ANN401
+def identity(context: Foreign) -> dict[str, Any]:
     """Labels of a worker: its data-parallel replica, its rank inside it.
 
     Attention data parallelism is inside a replica, as vLLM's tensor parallelism is.
@@ -47,7 +48,7 @@ def identity(context: Any) -> dict[str, Any]:  # noqa: ANN401
     }
 
 
-def expected_workers(parallel: Any) -> int:  # noqa: ANN401
+def expected_workers(parallel: Foreign) -> int:
     """Workers of this launch on this host; of several hosts each has its share of one replica."""
     ranks = int(parallel.tp_size * parallel.pp_size)
     if parallel.nnodes > 1:
@@ -55,11 +56,11 @@ def expected_workers(parallel: Any) -> int:  # noqa: ANN401
     return ranks * int(parallel.dp_size)
 
 
-def _model_name(context: Any) -> str:  # noqa: ANN401
+def _model_name(context: Foreign) -> str:
     return str(_told(context.get_serving(), "served_model_name") or context.get_model().model_path)
 
 
-def _told(bag: Any, name: str) -> Any:  # noqa: ANN401
+def _told(bag: Foreign, name: str) -> Foreign:
     """A published value; None where this release or this process has none of that name."""
     try:
         return getattr(bag, name)
@@ -67,7 +68,7 @@ def _told(bag: Any, name: str) -> Any:  # noqa: ANN401
         return None
 
 
-def launch_of(context: Any, runner: Any, sm_count: int | None) -> Launch:  # noqa: ANN401
+def launch_of(context: Foreign, runner: Foreign, sm_count: int | None) -> Launch:
     """The launch of a running worker, from its model runner once the backends are made."""
     parallel, model = context.get_parallel(), _model(context, runner)
     release = find_release(engine_named("sglang"), version())[0]
@@ -87,7 +88,7 @@ def launch_of(context: Any, runner: Any, sm_count: int | None) -> Launch:  # noq
     ).checked()
 
 
-def _values(context: Any, runner: Any) -> dict[str, Any]:  # noqa: ANN401
+def _values(context: Foreign, runner: Foreign) -> dict[str, Any]:
     """What the command reader would have read from flags, as it came to be."""
     parallel, schedule = context.get_parallel(), context.get_schedule()
     kernel = context.get_exec().kernel
@@ -118,7 +119,7 @@ def _explicit_workspace_bytes() -> int | None:
     return int(text) if text else None
 
 
-def _model(context: Any, runner: Any) -> Model:  # noqa: ANN401
+def _model(context: Foreign, runner: Foreign) -> Model:
     config = runner.model_config
     text = getattr(config, "hf_text_config", None) or config.hf_config
     convert = getattr(text, "to_dict", None)

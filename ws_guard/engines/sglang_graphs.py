@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import inspect
 from types import ModuleType
-from typing import Any
 
+from ws_guard.foreign import CudaGraph, Foreign
 from ws_guard.probe import Probe
 
 MODULE = "sglang.srt.model_executor.runner_backend.cuda_graph_dedup_mixin"
@@ -28,7 +28,7 @@ def follow_replays(module: ModuleType, probe: Probe) -> None:
         probe.report(f"replays of deduplicated graphs are not counted ({kind[:120]})")
 
 
-def _follow(module: Any, probe: Probe) -> None:  # noqa: ANN401 - SGLang's module
+def _follow(module: Foreign, probe: Probe) -> None:
     registry, count = module.DedupedCudaGraphRegistry, probe.counter_of_replays()
     original = vars(registry)["replay"]
     if count is None:
@@ -40,7 +40,7 @@ def _follow(module: Any, probe: Probe) -> None:  # noqa: ANN401 - SGLang's modul
         raise TypeError("a graph of theirs does not say which of torch's it was")
 
     @functools.wraps(original)
-    def replay(self: Any, graph: Any, stream: Any) -> Any:  # noqa: ANN401 - as theirs
+    def replay(self: Foreign, graph: CudaGraph, stream: Foreign) -> Foreign:
         captured = graph.original_graph
         if captured is not None:
             count(captured)

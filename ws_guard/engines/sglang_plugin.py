@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ws_guard.foreign import Foreign
 from ws_guard.probe import Probe, stand_by
 from ws_guard.probe.saying import say
 
@@ -90,7 +91,7 @@ class SglangPlugin:
             self._probe.attach(**facts.identity(sys.modules[facts.CONTEXT_MODULE]))
             self._probe.name_sites(self.site_of)
 
-    def _backends_made(self, _result: object, runner: Any, *_: object, **__: object) -> None:  # noqa: ANN401
+    def _backends_made(self, _result: object, runner: Foreign, *_: object, **__: object) -> None:
         """Publish the planned margins: the workspaces exist, no graph is captured yet."""
         if getattr(runner, "is_draft_worker", False):
             return
@@ -98,7 +99,7 @@ class SglangPlugin:
         self._gpu = gpu_of(runner.device)
         self._probe.describe(info={"device": self._gpu.name}, planned=self._planned(runner))
 
-    def _planned(self, runner: Any) -> list[dict[str, Any]] | None:  # noqa: ANN401
+    def _planned(self, runner: Foreign) -> list[dict[str, Any]] | None:
         layout = self._probe.layout
         if layout is None:
             # Without FlashInfer nothing is carved; what is not understood may carve anything.

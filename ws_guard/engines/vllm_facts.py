@@ -1,4 +1,7 @@
-"""What a vLLM worker says about itself: who it is, and the launch as it came to be."""
+"""What a vLLM worker says about itself: who it is, and the launch as it came to be.
+
+`config` is its `VllmConfig`, but for `_mapping`, which takes a Hugging Face one.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ws_guard.foreign import Foreign
 from ws_guard.sizing import DEFAULT_SM_COUNT
 
 from .launch import Launch
@@ -17,7 +21,7 @@ from .vllm_sites import ENV
 NONE = "none"
 
 
-def identity(config: Any, rank: int) -> dict[str, Any]:  # noqa: ANN401 - a VllmConfig
+def identity(config: Foreign, rank: int) -> dict[str, Any]:
     """Labels of a worker: its global data-parallel index, its rank inside that engine.
 
     `rank` is the worker's own, which an external launcher counts across all engines.
@@ -41,7 +45,7 @@ def identity(config: Any, rank: int) -> dict[str, Any]:  # noqa: ANN401 - a Vllm
     }
 
 
-def expected_workers(parallel: Any) -> int | None:  # noqa: ANN401 - a ParallelConfig
+def expected_workers(parallel: Foreign) -> int | None:
     """Workers of this launch on this host; None where vLLM does not tell them from other hosts'."""
     executor = getattr(parallel, "distributed_executor_backend", None)
     if executor == "external_launcher":
@@ -61,7 +65,7 @@ def version() -> str:
     return str(getattr(sys.modules.get("vllm"), "__version__", ""))
 
 
-def _model_name(model_config: Any) -> str:  # noqa: ANN401 - a ModelConfig
+def _model_name(model_config: Foreign) -> str:
     served = getattr(model_config, "served_model_name", None)
     if isinstance(served, (list, tuple)):
         served = served[0] if served else None
@@ -69,7 +73,7 @@ def _model_name(model_config: Any) -> str:  # noqa: ANN401 - a ModelConfig
 
 
 def launch_of(
-    config: Any,  # noqa: ANN401 - a VllmConfig
+    config: Foreign,
     *,
     layers_loaded: bool,
     sm_count: int | None,
@@ -102,12 +106,12 @@ def explicit_workspace_bytes() -> int | None:
     return int(text) if text else None
 
 
-def heads_per_rank(config: Any) -> int:  # noqa: ANN401 - a VllmConfig
+def heads_per_rank(config: Foreign) -> int:
     """Query heads of one rank, as vLLM counts them."""
     return int(config.model_config.get_num_attention_heads(config.parallel_config))
 
 
-def _model(config: Any) -> Model:  # noqa: ANN401 - a VllmConfig
+def _model(config: Foreign) -> Model:
     model_config = config.model_config
     text = getattr(model_config, "hf_text_config", None) or model_config.hf_config
     heads = heads_per_rank(config) * config.parallel_config.tensor_parallel_size
@@ -118,13 +122,13 @@ def _model(config: Any) -> Model:  # noqa: ANN401 - a VllmConfig
     return model_of(_model_name(model_config), told)
 
 
-def _mapping(config: Any) -> Mapping[str, Any]:  # noqa: ANN401 - a Hugging Face config
+def _mapping(config: Foreign) -> Mapping[str, Any]:
     convert = getattr(config, "to_dict", None)
     told: Mapping[str, Any] = convert() if callable(convert) else vars(config)
     return told
 
 
-def _backends_of_layers(config: Any) -> tuple[tuple[str, ...], str | None]:  # noqa: ANN401 - a VllmConfig
+def _backends_of_layers(config: Foreign) -> tuple[tuple[str, ...], str | None]:
     attention: dict[str, None] = {}
     prefill = NONE
     for layer in config.compilation_config.static_forward_context.values():
@@ -137,7 +141,7 @@ def _backends_of_layers(config: Any) -> tuple[tuple[str, ...], str | None]:  # n
     return tuple(attention) or (NONE,), prefill
 
 
-def _configured_backends(config: Any) -> tuple[tuple[str, ...], str | None]:  # noqa: ANN401 - a VllmConfig
+def _configured_backends(config: Foreign) -> tuple[tuple[str, ...], str | None]:
     told = getattr(config, "attention_config", None)
     attention = getattr(getattr(told, "backend", None), "name", None)
     prefill = getattr(getattr(told, "mla_prefill_backend", None), "name", None)

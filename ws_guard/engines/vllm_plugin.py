@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import sys
 from types import ModuleType
-from typing import Any
 
+from ws_guard.foreign import Foreign
 from ws_guard.probe import Probe, stand_by
 from ws_guard.probe.saying import say
 
@@ -54,7 +54,7 @@ class VllmPlugin:
     def _hook_workers(self, module: ModuleType) -> None:
         self._hooks.around(module.WorkerBase, "__init__", after=self._worker_made)
 
-    def _worker_made(self, worker: Any, *_: object, **__: object) -> None:  # noqa: ANN401
+    def _worker_made(self, worker: Foreign, *_: object, **__: object) -> None:
         self._worker = VllmWorker(self._probe, worker.vllm_config, worker)
         self._worker.attach(worker.rank)
         self._worker.watch(self._hooks)
@@ -63,7 +63,7 @@ class VllmPlugin:
         name = next(name for name in _BUILDERS if hasattr(module, name))
         self._hooks.around(getattr(module, name), "__init__", after=self._builder_made)
 
-    def _builder_made(self, builder: Any, *_: object, **__: object) -> None:  # noqa: ANN401
+    def _builder_made(self, builder: Foreign, *_: object, **__: object) -> None:
         parallel = builder.vllm_config.parallel_config
         if self._worker is None or self._worker.pid != os.getpid():
             # No worker object of a kind that is known, but only a worker makes builders.

@@ -1,14 +1,15 @@
 """vLLM's sparse MLA workspace on releases that do not size it themselves (0.25.0 to 0.29.0).
 
 The size, the place and the moment are those of vLLM 0.30.0: in the metadata builder, before any
-graph is captured, because a captured graph keeps the buffer's address.
+graph is captured, because a captured graph keeps the buffer's address. `module` is vLLM's own.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ws_guard.foreign import Device, Foreign
 from ws_guard.sizing.layouts import MIB
 
 from .gpu import zeroed_bytes
@@ -53,12 +54,12 @@ class Memory(NamedTuple):
         return max(0, self.free - self.spoken_for)
 
 
-def sizes_itself(module: Any) -> bool:  # noqa: ANN401 - vLLM's sparse MLA module
+def sizes_itself(module: Foreign) -> bool:
     """Whether this release sizes the workspace."""
     return hasattr(module, _OWN_SIZING)
 
 
-def existing_bytes(module: Any) -> int | None:  # noqa: ANN401 - vLLM's sparse MLA module
+def existing_bytes(module: Foreign) -> int | None:
     """The workspace's size, None where vLLM has not made it yet."""
     buffer = getattr(module, HOLDER, None)
     return None if buffer is None else int(buffer.nbytes)
@@ -73,8 +74,8 @@ def foreseen_bytes(step: Step, mode: str, itself: bool) -> int:
 
 
 def size_workspace(
-    module: Any,  # noqa: ANN401 - vLLM's sparse MLA module
-    device: Any,  # noqa: ANN401 - a torch.device
+    module: Foreign,
+    device: Device,
     step: Step,
     memory: Memory | None,
     *,
@@ -111,7 +112,7 @@ def _judge_explicit(given: int, step: Step) -> str:
     )
 
 
-def _allocate(module: Any, device: Any, step: Step, memory: Memory | None) -> str:  # noqa: ANN401
+def _allocate(module: Foreign, device: Device, step: Step, memory: Memory | None) -> str:
     # int8 and zeroed, as vLLM makes it: the counter inside must start at zero.
     buffer = zeroed_bytes(step.workspace_bytes, device)
     if buffer is None:

@@ -7,6 +7,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from ws_guard.foreign import Device, Foreign
 from ws_guard.probe import Probe
 
 from . import vllm_facts as facts
@@ -26,7 +27,7 @@ class VllmWorker:
     None of its functions is guarded: they run as hooks, or in one.
     """
 
-    def __init__(self, probe: Probe, config: Any, worker: Any) -> None:  # noqa: ANN401
+    def __init__(self, probe: Probe, config: Foreign, worker: Foreign) -> None:
         self.pid = os.getpid()
         self._probe = probe
         self._config = config
@@ -65,7 +66,7 @@ class VllmWorker:
         self._layers_loaded = True
         self.publish()
 
-    def _kv_decided(self, kv_cache_config: Any, *_: object, **__: object) -> None:  # noqa: ANN401
+    def _kv_decided(self, kv_cache_config: Foreign, *_: object, **__: object) -> None:
         self._kv_bytes = sum(tensor.size for tensor in kv_cache_config.kv_cache_tensors)
 
     def _kv_allocated(self, *_: object, **__: object) -> None:
@@ -78,7 +79,7 @@ class VllmWorker:
 
     # -- sizing -----------------------------------------------------------------------------------
 
-    def size_sparse_workspace(self, module: ModuleType, device: Any, dcp: int) -> None:  # noqa: ANN401
+    def size_sparse_workspace(self, module: ModuleType, device: Device, dcp: int) -> None:
         """Size the sparse MLA workspace where vLLM does not; check that it did where it does."""
         step, mode = self._step(dcp), self._probe.settings.sizing
         complaint = ""
@@ -105,7 +106,7 @@ class VllmWorker:
         tokens = self._config.scheduler_config.max_num_batched_tokens
         return Step(facts.heads_per_rank(self._config), dcp, tokens)
 
-    def _memory(self, device: Any) -> Memory | None:  # noqa: ANN401 - a torch.device
+    def _memory(self, device: Device) -> Memory | None:
         found = free_and_total_bytes(device)
         if found is None:
             return None

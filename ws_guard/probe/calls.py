@@ -6,6 +6,7 @@ from collections.abc import Callable
 from numbers import Integral
 from typing import Any, NamedTuple, Protocol
 
+from ws_guard.foreign import Tensor
 from ws_guard.sizing import HeadDims
 
 from .hot import Front
@@ -55,7 +56,7 @@ class Arguments(Protocol):
     def read(self, args: tuple[Any, ...]) -> NativeCall:
         """What matters of a call. Only shapes, sizes and addresses are looked at."""
 
-    def with_workspace(self, args: tuple[Any, ...], workspace: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    def with_workspace(self, args: tuple[Any, ...], workspace: Tensor) -> tuple[Any, ...]:
         """The same call on another workspace, a tensor of uint8."""
 
 
@@ -117,6 +118,6 @@ def whole_at(args: tuple[Any, ...], at: int) -> int:
     return int(value)
 
 
-def as_elements(memory: Any, brought: Any) -> Any:  # noqa: ANN401 - tensors
+def as_elements(memory: Tensor, brought: Tensor) -> Tensor:
     """A tensor of uint8 as elements like those that a caller brought: as many whole ones as fit."""
     return memory[: memory.numel() // brought.itemsize * brought.itemsize].view(brought.dtype)

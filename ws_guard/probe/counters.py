@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ws_guard.foreign import Tensor
+
 from .ticker import Ticker
 
 
@@ -19,7 +21,7 @@ class CounterCheck:
     def __init__(self, ticker: Ticker) -> None:
         self._ticker = ticker
 
-    def check(self, workspace: Any, length: int, found_dirty: Callable[[], None]) -> None:  # noqa: ANN401
+    def check(self, workspace: Tensor, length: int, found_dirty: Callable[[], None]) -> None:
         """Call `found_dirty` if one of the first `length` bytes is not zero.
 
         Off the hot path, once for each workspace, while no graph is captured. On a GPU the look is
@@ -35,7 +37,9 @@ class CounterCheck:
             if ctypes.string_at(workspace.data_ptr(), held).strip(b"\0"):
                 found_dirty()
 
-    def _check_on_gpu(self, workspace: Any, length: int, found_dirty: Callable[[], None]) -> None:  # noqa: ANN401
+    def _check_on_gpu(
+        self, workspace: Tensor, length: int, found_dirty: Callable[[], None]
+    ) -> None:
         torch: Any = sys.modules["torch"]
         head = workspace.detach().view(torch.uint8).flatten()[:length]
         answer = torch.zeros(2, dtype=torch.uint8, pin_memory=True)

@@ -14,6 +14,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from ws_guard.foreign import Foreign
+
 from .installation import install
 from .life import is_installed
 from .loading import DOOR, PostImport, is_instrumented
@@ -38,7 +40,7 @@ def _stand_at_the_door(core: ModuleType) -> None:
     gone = False
 
     @functools.wraps(original)
-    def build_and_load(spec: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    def build_and_load(spec: Foreign, *args: Foreign, **kwargs: Foreign) -> Foreign:
         nonlocal gone
         if not is_instrumented(spec.name):
             return original(spec, *args, **kwargs)

@@ -15,7 +15,7 @@ def hide_from_dynamo(function: Callable[..., Any]) -> None:
     than the probe itself. Torch is not imported for it: native modules come after torch.
     """
     # Code that Dynamo traces breaks its graph here instead of inlining the function.
-    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch's mark
     # Frames that run between graphs would be compiled one by one, the function's callees included.
     # A private interface (torch 2.7 to 2.13): without it Dynamo's work is wasted, but not wrong.
     with contextlib.suppress(Exception):

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ws_guard.foreign import CudaGraph, Foreign
+
 from .graphs import ACCOUNT, Graphs
 from .loading import PostImport
 
@@ -75,7 +77,7 @@ class GraphHooks:
         graphs.ends_are_seen = False
         self._replace(module.CUDAGraph, "capture_end", self._ending)
 
-    def _wrap(self, graph_class: Any) -> None:  # noqa: ANN401 - torch.cuda.CUDAGraph
+    def _wrap(self, graph_class: Foreign) -> None:
         graphs = self._graphs
         made = (self._beginning, self._ending, graphs.counting)
         for name, make in zip(("capture_begin", "capture_end", "replay"), made, strict=True):
@@ -85,7 +87,7 @@ class GraphHooks:
         graphs = self._graphs
 
         @functools.wraps(begin)
-        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        def capture_begin(graph: CudaGraph, *args: Foreign, **kwargs: Foreign) -> Foreign:
             result = begin(graph, *args, **kwargs)
             graphs.begin_capture(graph)
             return result
@@ -96,7 +98,7 @@ class GraphHooks:
         graphs = self._graphs
 
         @functools.wraps(end)
-        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        def capture_end(graph: CudaGraph, *args: Foreign, **kwargs: Foreign) -> Foreign:
             try:
                 return end(graph, *args, **kwargs)
             finally:
@@ -106,7 +108,7 @@ class GraphHooks:
 
     def _replace(
         self,
-        graph_class: Any,  # noqa: ANN401 - torch.cuda.CUDAGraph
+        graph_class: Foreign,
         name: str,
         make: Callable[[Callable[..., Any]], Callable[..., Any]],
     ) -> None:
@@ -116,7 +118,7 @@ class GraphHooks:
         self._undo.append(functools.partial(_restore, graph_class, name, wrapper, original))
 
 
-def _restore(graph_class: Any, name: str, wrapper: Any, original: Any) -> None:  # noqa: ANN401
+def _restore(graph_class: Foreign, name: str, wrapper: Foreign, original: Foreign) -> None:
     # Somebody may have wrapped ours since: then it stays, and counts no more.
     if vars(graph_class).get(name) is wrapper:
         setattr(graph_class, name, original)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ws_guard.board import OVERRUN, Outcome
 from ws_guard.board.format import COUNT_REPLAYED, REPLAYS, SUM_REPLAYED, Header
+from ws_guard.foreign import CudaGraph, Foreign, Tensor
 
 from . import hot
 from .calls import Key, Met, NativeCall
@@ -36,11 +37,11 @@ class _Remembered(NamedTuple):
     def read(self, _args: tuple[Any, ...]) -> NativeCall:
         return self.native
 
-    def with_workspace(self, args: tuple[Any, ...], _workspace: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    def with_workspace(self, args: tuple[Any, ...], _workspace: Tensor) -> tuple[Any, ...]:
         return args
 
 
-class GraphAccount(hot.Account):  # type: ignore[misc]
+class GraphAccount(hot.Account):  # type: ignore[misc]  # in C or not, by what was built
     """The calls captured into one graph.
 
     `additions` is what one replay adds to the slot's words: (word, how much).
@@ -115,7 +116,7 @@ class Graphs:
         recorder.before_new_slot.append(self._let_go)
         recorder.after_new_slot.append(self._settle_all)
 
-    def stream_of(self, tensor: Any) -> object:  # noqa: ANN401
+    def stream_of(self, tensor: Tensor) -> object:
         """The stream that a call with a tensor runs on; None where there are none."""
         return self.current_stream() if tensor.is_cuda else None
 
@@ -124,7 +125,7 @@ class Graphs:
         """Whether any thread captures a graph."""
         return bool(self._captures)
 
-    def begin_capture(self, graph: Any) -> None:  # noqa: ANN401 - a torch.cuda.CUDAGraph
+    def begin_capture(self, graph: CudaGraph) -> None:
         """A graph's capture has begun in this thread; what it held before is gone."""
         try:
             with self._recorder.lock:
@@ -139,7 +140,7 @@ class Graphs:
         except Exception as error:  # noqa: BLE001 - the probe never harms the engine
             self._recorder.stumbled(error)
 
-    def end_capture(self, graph: Any) -> None:  # noqa: ANN401 - a torch.cuda.CUDAGraph
+    def end_capture(self, graph: CudaGraph) -> None:
         """A graph's capture has ended, well or not."""
         try:
             with self._recorder.lock:
@@ -176,7 +177,7 @@ class Graphs:
         """A function that accounts for a replay of the graph it is given: the hot path."""
         recorder = self._recorder
 
-        def count(graph: Any) -> None:  # noqa: ANN401 - a torch.cuda.CUDAGraph
+        def count(graph: CudaGraph) -> None:
             try:
                 account: GraphAccount | None = graph._ws_guard_account
                 if account is not None:
@@ -190,7 +191,7 @@ class Graphs:
             except Exception as error:  # noqa: BLE001 - the probe never harms the engine
                 recorder.stumbled(error)
 
-        return hot.counting(count)  # type: ignore[no-any-return]
+        return hot.counting(count)
 
     def counting(self, launch: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """A method that does what `launch` does and accounts for the replay.
@@ -200,7 +201,7 @@ class Graphs:
         recorder = self._recorder
 
         @functools.wraps(launch)
-        def replay(graph: Any) -> Any:  # noqa: ANN401 - a torch.cuda.CUDAGraph
+        def replay(graph: CudaGraph) -> Foreign:
             try:
                 account: GraphAccount | None = graph._ws_guard_account
                 if account is not None:
@@ -215,7 +216,7 @@ class Graphs:
                 recorder.stumbled(error)
             return launch(graph)
 
-        return hot.replaying(launch, replay)  # type: ignore[no-any-return]
+        return hot.replaying(launch, replay)
 
     def _begin_run(self, account: GraphAccount) -> None:
         """Another graph than the one before is replayed, or one that overruns at every replay."""

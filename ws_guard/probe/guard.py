@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ws_guard import sizing
 from ws_guard.board import OVERFLOW, OVERRUN, Outcome
+from ws_guard.foreign import Foreign
 from ws_guard.sizing import Call, Layout
 
 from .calls import Handling, NativeCall, NativeFunction
@@ -108,7 +109,7 @@ class Guard:
     def _expect_refusal(self, op: str) -> Handling:
         recorder = self._recorder
 
-        def expect_refusal(native: NativeFunction, args: tuple[Any, ...]) -> Any:  # noqa: ANN401
+        def expect_refusal(native: NativeFunction, args: tuple[Any, ...]) -> Foreign:
             try:
                 result = native(*args)
             except Exception as error:
@@ -133,7 +134,7 @@ class Guard:
             why_not_split=why_not,
         )
 
-        def refuse(_native: NativeFunction, _args: tuple[Any, ...]) -> Any:  # noqa: ANN401
+        def refuse(_native: NativeFunction, _args: tuple[Any, ...]) -> Foreign:
             raise error
 
         return refuse
@@ -148,7 +149,7 @@ class Guard:
 
         recorder = self._recorder
 
-        def split(native: NativeFunction, _args: tuple[Any, ...]) -> Any:  # noqa: ANN401
+        def split(native: NativeFunction, _args: tuple[Any, ...]) -> Foreign:
             try:
                 return [native(*piece) for piece in pieces][-1]
             except Exception as error:

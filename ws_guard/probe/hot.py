@@ -5,14 +5,17 @@ A worker needs no compiler and no build of ours: without the extension nothing b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ws_guard.foreign import CudaGraph, Foreign
 
 if TYPE_CHECKING:
     from .calls import NativeFunction
 
 
-def _load() -> Any:  # noqa: ANN401 - the extension, which has no types
+def _load() -> Foreign:
     try:
         return import_module(f"{__package__}._hot")
     except ImportError:
@@ -75,8 +78,8 @@ def is_built() -> bool:
 def in_front_of(
     probe: NativeFunction,
     native: NativeFunction,
-    failed: Any,  # noqa: ANN401 - called with an exception
-    lane: Any,  # noqa: ANN401
+    failed: Callable[[Exception], object],
+    lane: PlainLane | Foreign,
     positions: FrontPositions,
 ) -> NativeFunction:
     """A function that counts calls of shapes that `lane` knows, and leaves others to `probe`."""
@@ -97,18 +100,23 @@ def in_front_of(
     return counted
 
 
-def replaying(launch: Any, slow: Any) -> Any:  # noqa: ANN401 - methods of torch.cuda.CUDAGraph
+def replaying(
+    launch: Callable[[CudaGraph], Any], slow: Callable[[CudaGraph], Any]
+) -> Callable[[CudaGraph], Any]:
     """A method that counts a replay itself where that is all, and leaves others to `slow`."""
-    return slow if _hot is None else _hot.Replay(launch, slow)
+    if _hot is None:
+        return slow
+    method: Callable[[CudaGraph], Any] = _hot.Replay(launch, slow)
+    return method
 
 
-def counting(slow: Any) -> Any:  # noqa: ANN401 - a hook of torch's
+def counting(slow: Callable[[CudaGraph], None]) -> Callable[[CudaGraph], None]:
     """The same as a hook, which launches nothing."""
     if _hot is None:
         return slow
     count = _hot.count_replay
 
-    def hook(graph: Any) -> None:  # noqa: ANN401 - a torch.cuda.CUDAGraph
+    def hook(graph: CudaGraph) -> None:
         if not count(graph):
             slow(graph)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ws_guard.foreign import Device
 from ws_guard.settings import ON_OVERFLOW_ACTIONS, Settings, read_settings
 from ws_guard.sizing import InputError, Plan
 
@@ -61,7 +62,7 @@ def stand_by() -> Probe:
 
 def provision(
     plan: Plan,
-    device: Any,  # noqa: ANN401 - whatever torch.device takes
+    device: Device,
     *,
     workspace_bytes: int | None = None,
     zone_bytes: int = ZONE_BYTES,

@@ -8,6 +8,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ws_guard.foreign import NativeModule
 from ws_guard.sizing import XQA_OPS
 
 from .calls import NativeFunction
@@ -82,7 +83,7 @@ class Instruments:
         except Exception as error:  # noqa: BLE001 - called while the engine imports FlashInfer
             self._report(f"{DOOR} has no JitSpec.build_and_load ({error}): no call is seen")
 
-    def _instrument(self, module: Any) -> int:  # noqa: ANN401 - a native module
+    def _instrument(self, module: NativeModule) -> int:
         """Put probes into a native module; returns how many objects hold its functions already."""
         missed = 0
         self._find_tuner()
@@ -96,7 +97,7 @@ class Instruments:
             self._report(f"{type(error).__name__} while instrumenting: {error}")
         return missed
 
-    def _instrument_xqa(self, module: Any, contract: XqaContract) -> int:  # noqa: ANN401
+    def _instrument_xqa(self, module: NativeModule, contract: XqaContract) -> int:
         missed = 0
         for op in contract.signatures:
             where = xqa_positions_of(contract, op)
@@ -113,7 +114,7 @@ class Instruments:
             self._xqa = installed_xqa()
         return self._xqa
 
-    def _patch(self, module: Any, op: str, make: Callable[..., NativeFunction]) -> int:  # noqa: ANN401
+    def _patch(self, module: NativeModule, op: str, make: Callable[..., NativeFunction]) -> int:
         if getattr(module, op, None) is None:
             return 0
         if op not in self._ledgers:

@@ -20,6 +20,7 @@ from ws_guard.board.format import (
     Header,
     pack_run,
 )
+from ws_guard.foreign import Foreign
 from ws_guard.sizing import Call
 
 from . import hot
@@ -290,7 +291,7 @@ class Ledger:
 def _with_arguments(args: tuple[Any, ...], handling: Handling | None) -> Handling:
     """Makes a call with other arguments than it came with."""
 
-    def make(native: NativeFunction, _args: tuple[Any, ...]) -> Any:  # noqa: ANN401
+    def make(native: NativeFunction, _args: tuple[Any, ...]) -> Foreign:
         return native(*args) if handling is None else handling(native, args)
 
     return make

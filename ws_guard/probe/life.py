@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ws_guard.board import BoardError, open_board
+from ws_guard.foreign import Device
 from ws_guard.settings import Settings
 from ws_guard.sizing import LAYOUTS, OLDEST_SEEN, OPS, XQA_OPS, InputError, Layout, Plan
 
@@ -195,7 +196,7 @@ class Probe:
     def provision(
         self,
         plan: Plan,
-        device: Any,  # noqa: ANN401 - whatever torch.device takes
+        device: Device,
         *,
         workspace_bytes: int | None = None,
         zone_bytes: int = ZONE_BYTES,

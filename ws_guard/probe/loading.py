@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ws_guard.foreign import Foreign
+
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
@@ -56,12 +58,12 @@ class PostImport:
             self._call_back_after(spec.loader)
         return spec
 
-    def _call_back_after(self, loader: Any) -> None:  # noqa: ANN401 - any kind of loader
+    def _call_back_after(self, loader: Foreign) -> None:
         load = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             # Another one that waits for the module may have taken both away already.
-            vars(loader).pop("exec_module", None)
+            loader.__dict__.pop("exec_module", None)
             load(module)
             self.remove()
             self._callback(module)
@@ -88,7 +90,7 @@ class Door:
         original = self._original
 
         @functools.wraps(original)
-        def build_and_load(spec: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        def build_and_load(spec: Foreign, *args: Foreign, **kwargs: Foreign) -> Foreign:
             module = original(spec, *args, **kwargs)
             if is_instrumented(spec.name):
                 on_load(module)

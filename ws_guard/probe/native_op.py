@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from ws_guard.board.format import CODE_BITS, TICK_BITS
+from ws_guard.foreign import Foreign, Tensor
 from ws_guard.sizing import HeadDims
 
 from .calls import Handling, Key, Known, Met, NativeCall, NativeFunction, as_elements, whole_at
@@ -63,7 +64,7 @@ class Positions(NamedTuple):
             counter_buffer_bytes=None if counter is None else counter.numel() * counter.itemsize,
         )
 
-    def with_workspace(self, args: tuple[Any, ...], workspace: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    def with_workspace(self, args: tuple[Any, ...], workspace: Tensor) -> tuple[Any, ...]:
         """The same call on another workspace, a tensor of uint8."""
         changed = list(args)
         changed[self.workspace] = as_elements(workspace, args[self.workspace])
@@ -105,7 +106,7 @@ def instrument(native: NativeFunction, where: Positions, ledger: Ledger) -> Nati
     lane, recorder = ledger.lane, ledger.recorder
     meet = _meeting(where, ledger, lambda: front)
 
-    def probe(*args: Any) -> Any:  # noqa: ANN401 - whatever the native function takes and gives
+    def probe(*args: Foreign) -> Foreign:
         handling = None
         try:
             batch, q_len, size, no_lse, top_k, shape, workspace, address, words, word, times = (

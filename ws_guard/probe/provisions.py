@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ws_guard.board import MAX_WORKSPACES, OVERRUN, Outcome
+from ws_guard.foreign import Device
 from ws_guard.sizing import InputError, Plan
 from ws_guard.sizing.errors import whole
 from ws_guard.sizing.slabs import round_up
@@ -49,7 +50,7 @@ class Provision(NamedTuple):
         return int(self.workspace.numel())
 
 
-def allocate(plan: Plan, device: Any, workspace_bytes: int | None, zone_bytes: int) -> Provision:  # noqa: ANN401
+def allocate(plan: Plan, device: Device, workspace_bytes: int | None, zone_bytes: int) -> Provision:
     """Allocate what `plan` asks for (or `workspace_bytes`) and a zone of `zone_bytes` behind it.
 
     Waits for the GPU: from then on the memory is zero for every stream. Raises `InputError` for

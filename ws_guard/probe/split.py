@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ws_guard import sizing
+from ws_guard.foreign import Tensor
 from ws_guard.sizing import Call, Layout
 
 from .calls import NativeCall
@@ -98,7 +99,7 @@ def _is_given(value: object) -> bool:
     return value is not None and value is not False
 
 
-def _slice(name: str, tensor: Any, start: int, batch: int, call: Call) -> Any:  # noqa: ANN401
+def _slice(name: str, tensor: Tensor, start: int, batch: int, call: Call) -> Tensor:
     lines = tensor.shape[0]
     if lines not in (call.batch, call.batch * call.q_len):
         raise UnsplittableError(f"{name} has {lines:,} lines for {call.batch:,} rows")

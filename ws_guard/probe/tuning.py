@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ws_guard.foreign import Foreign
+
 _MODE = "is_tuning_mode"
 
 
@@ -43,11 +45,11 @@ class Tuning:
             delattr(self._tuner_class, _MODE)
         self._tuner_class = None
 
-    def _get(self, tuner: Any) -> Any:  # noqa: ANN401 - whatever FlashInfer put there
-        return vars(tuner)[_MODE]
+    def _get(self, tuner: Foreign) -> Foreign:
+        return tuner.__dict__[_MODE]
 
-    def _set(self, tuner: Any, mode: Any) -> None:  # noqa: ANN401
-        vars(tuner)[_MODE] = mode
+    def _set(self, tuner: Foreign, mode: Foreign) -> None:
+        tuner.__dict__[_MODE] = mode
         self._note(bool(mode))
 
     def _note(self, active: bool) -> None:

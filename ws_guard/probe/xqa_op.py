@@ -10,6 +10,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ws_guard.foreign import Foreign, Tensor
 from ws_guard.sizing import XQA_SEMAPHORE_BYTES, HeadDims
 
 from .calls import Handling, Met, NativeCall, NativeFunction, as_elements, whole_at
@@ -61,7 +62,7 @@ class XqaPositions(NamedTuple):
             sm90_fp8=None if self.sm90_fp8 is None else bool(args[self.sm90_fp8]),
         )
 
-    def with_workspace(self, args: tuple[Any, ...], workspace: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    def with_workspace(self, args: tuple[Any, ...], workspace: Tensor) -> tuple[Any, ...]:
         """The same call on another workspace, a tensor of uint8."""
         changed = list(args)
         for at, view in (
@@ -108,7 +109,7 @@ def instrument_xqa(native: NativeFunction, where: XqaPositions, ledger: Ledger) 
     lane, recorder = ledger.lane, ledger.recorder
     meet = _meeting(native, where, ledger, lambda: front)
 
-    def probe(*args: Any) -> Any:  # noqa: ANN401 - whatever the native function takes and gives
+    def probe(*args: Foreign) -> Foreign:
         handling = None
         try:
             batch, q_len, kv_heads, uniform, module, size, address, _, words, word, times = (
@@ -195,7 +196,7 @@ def _compared(where: XqaPositions) -> tuple[int, int, int, int]:
     return where.batch, q_len, kv_heads, where.scratch if where.ragged is None else where.ragged
 
 
-def _workspace(semaphores: Any, scratch: Any) -> tuple[int, int]:  # noqa: ANN401 - tensors
+def _workspace(semaphores: Tensor, scratch: Tensor) -> tuple[int, int]:
     """(address, bytes) of the buffer that both are views of.
 
     Who calls XQA by itself may bring two buffers: the scratch then stands for a workspace whose

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from ws_guard.foreign import Tensor
+
 ZONE_BYTES = 1 << 20
 _PATTERN = 0x5AC3_96A5_3C69_A55A
 _WORD = 8
@@ -40,7 +42,7 @@ class Zone(Protocol):
         """Paint it again, so that further overruns show."""
 
 
-def paint(memory: Any) -> Zone:  # noqa: ANN401 - a tensor of int64 words
+def paint(memory: Tensor) -> Zone:
     """Make a zone of `memory`. Allocates all that looking at it takes; waits for the GPU."""
     return _CudaZone(memory) if memory.is_cuda else _HostZone(memory)
 
@@ -48,7 +50,7 @@ def paint(memory: Any) -> Zone:  # noqa: ANN401 - a tensor of int64 words
 class _HostZone:
     """On a CPU the answer is there at once."""
 
-    def __init__(self, memory: Any) -> None:  # noqa: ANN401
+    def __init__(self, memory: Tensor) -> None:
         self._memory = memory
         self._answer = Look(0, 0)
         self.repaint()
@@ -68,7 +70,7 @@ class _CudaZone:
     """Every buffer is had at the start and no kernel takes another: an allocation in the middle of
     somebody's capture may ask CUDA what it must not be asked."""
 
-    def __init__(self, memory: Any) -> None:  # noqa: ANN401
+    def __init__(self, memory: Tensor) -> None:
         torch: Any = sys.modules["torch"]
         self._torch, self._memory = torch, memory
         self._stream = torch.cuda.Stream(memory.device)
