@@ -130,13 +130,18 @@ def loop(mode: str, calls: int) -> None:
             function(*two)
 
 
-def in_process(mode: str, calls: int, *under: str) -> str:
-    """What a process that makes so many calls says on standard error; it runs under `under`."""
+def in_process(mode: str, calls: int, bytecode: str, *under: str) -> str:
+    """What a process that makes so many calls says on standard error; it runs under `under`.
+
+    `bytecode` is the folder of what was compiled: others that write in the tree have no say.
+    """
     module = __spec__.name if __spec__ else "benchmarks.instructions"
+    environ = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPYCACHEPREFIX": bytecode}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(  # noqa: S603 - ourselves
         [*under, sys.executable, "-m", module, "--loop", mode, str(calls)],
         cwd=RECORD.parents[1],
-        env={**os.environ, "PYTHONHASHSEED": "0"},
+        env=environ,
         capture_output=True,
         text=True,
         check=False,
@@ -146,9 +151,9 @@ def in_process(mode: str, calls: int, *under: str) -> str:
     return done.stderr
 
 
-def count(mode: str, calls: int) -> int:
+def count(mode: str, calls: int, bytecode: str) -> int:
     """Instructions of a process that makes so many calls."""
-    told = in_process(mode, calls, *_VALGRIND)
+    told = in_process(mode, calls, bytecode, *_VALGRIND)
     found = _REFERENCES.search(told)
     if found is None:
         raise RuntimeError(f"valgrind could not count: {told.strip()[-400:]}")
@@ -157,11 +162,12 @@ def count(mode: str, calls: int) -> int:
 
 def run() -> dict[str, float]:
     """Instructions per call, and the ratios."""
-    # What was changed since it ran last is compiled by this one, not by one that is counted.
-    in_process("direct", 0)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        nothing = pool.submit(count, "direct", 0)
-        totals = {mode: pool.submit(count, mode, CALLS) for mode in {*MODES, *MODES.values()}}
+    with tempfile.TemporaryDirectory() as bytecode, ThreadPoolExecutor(os.cpu_count()) as pool:
+        # This one compiles everything, those that are counted nothing.
+        in_process("direct", 0, bytecode)
+        nothing = pool.submit(count, "direct", 0, bytecode)
+        modes = {*MODES, *MODES.values()}
+        totals = {mode: pool.submit(count, mode, CALLS, bytecode) for mode in modes}
         calls = {mode: (it.result() - nothing.result()) / CALLS for mode, it in totals.items()}
     added = {mode: calls[mode] - calls[bare] for mode, bare in MODES.items()}
     result = {"direct_instructions": calls["direct"], "launch_instructions": calls["launch"]}
