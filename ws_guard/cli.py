@@ -24,8 +24,11 @@ def main() -> NoReturn:
     code = run(sys.argv[1:])
     _leave_on_ctrl_c()
     from .exits import flushed
+    from .remarks import settle
 
-    sys.exit(flushed(code))
+    code = flushed(code)
+    settle()
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:

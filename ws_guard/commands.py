@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Annotated, Any
 
 from . import console, plan_command
 from .exits import NO, YES
+from .remarks import remark
 from .settings import SettingError, Settings, misspelt_settings, require_settings
 from .sizing import OLDEST_SEEN, InputError
 from .version import __version__
@@ -70,7 +70,7 @@ def _every_command(
     """
     require_settings()
     for line in misspelt_settings():
-        print(f"ws-guard: {line}", file=sys.stderr)
+        remark(f"ws-guard: {line}")
 
 
 # What stands behind the engine's name is the engine's, with a -- before it or without.

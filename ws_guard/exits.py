@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
+from .remarks import remark
 from .settings import SettingError
 from .sizing import InputError
 
@@ -39,8 +40,8 @@ def _code_of_error(error: Exception) -> int:
     if usage is not None:
         where = getattr(getattr(error, "ctx", None), "command_path", "ws-guard")
         return refuse(f"{usage().rstrip('.?')}. See {where} --help.")
-    traceback.print_exception(error)
-    print("ws-guard: internal error; please report the lines above", file=sys.stderr)
+    remark("".join(traceback.format_exception(error)).rstrip())
+    remark("ws-guard: internal error; please report the lines above")
     return INTERNAL
 
 
@@ -66,5 +67,5 @@ def _unwritten(error: OSError) -> int:
 
 def refuse(message: str) -> int:
     """Say in one line what was bad, and what to do; the code for it."""
-    print(f"ws-guard: {' '.join(message.split())}", file=sys.stderr)
+    remark(f"ws-guard: {' '.join(message.split())}")
     return BAD_INPUT

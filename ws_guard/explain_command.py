@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .console import print_json
 from .exits import NO, YES
+from .remarks import remark
 from .settings import Settings
 from .sizing import InputError
 
@@ -44,8 +45,8 @@ def _board(settings: Settings, as_json: bool) -> int:
         "passed_over": told.passed_over,
     }
     code = _tell(told.findings, as_json, nothing, beside)
-    if told.passed_over and sys.stderr is not None:
-        print(f"ws-guard: {told.passed_over}", file=sys.stderr)
+    if told.passed_over:
+        remark(f"ws-guard: {told.passed_over}")
     for rank, calls in () if as_json else told.last_calls.items():
         print(f"\nlast calls of {rank}, which died:")
         for call in calls:
@@ -72,8 +73,8 @@ def _tell(
         from .explain.text import findings_text
 
         print(findings_text(findings))
-    if not findings and sys.stderr is not None:
-        print(f"ws-guard: {nothing}", file=sys.stderr)
+    if not findings:
+        remark(f"ws-guard: {nothing}")
     return YES if findings else NO
 
 

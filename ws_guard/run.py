@@ -21,6 +21,7 @@ from .exporter.events import EventLog
 from .exporter.refresh import Refresher, board_refresher
 from .exporter.server import Exporter, ServeError
 from .invocation import invocation
+from .remarks import remark, settle
 from .settings import Settings
 from .sizing import InputError
 
@@ -38,7 +39,7 @@ def run(
     """
     wanted, lines = recommended_environment(command) if apply else ({}, [])
     with held_signals() as mask, contextlib.ExitStack() as stack:
-        stack.callback(_settle_stderr)
+        stack.callback(settle)
         board = RunBoard(settings, private=private_board)
         stack.callback(board.leave)
         settings = settings._replace(board=board.path)
@@ -46,7 +47,7 @@ def run(
         exporter.start()
         stack.callback(exporter.stop)
         for line in [*_announcement(exporter, settings), *lines]:
-            _say(line)
+            remark(line)
         environ = injected({**os.environ, **wanted}, settings)
         started_ns = time.time_ns()
         code = _start(command, environ, mask).wait()
@@ -54,7 +55,7 @@ def run(
             exporter.stop()
             look_back(refresher, board, started_ns)
         except Exception as error:  # noqa: BLE001 - the command's code goes out whatever happens
-            _say(f"ws-guard: no post-mortem: {type(error).__name__}: {error}")
+            remark(f"ws-guard: no post-mortem: {type(error).__name__}: {error}")
     return code
 
 
@@ -136,7 +137,7 @@ def _check_board(settings: Settings) -> None:
     if not there and board.group is not None:
         raise InputError(f"there is no board {board.path}: make the shared one first")
     nearest = Path(board.path)
-    while not there and not nearest.exists():
+    while not there and not os.path.lexists(nearest):
         nearest = nearest.parent
     try:
         # Tried: what root may write to, or a file system takes, no permission tells.
@@ -155,11 +156,11 @@ def look_back(refresher: Refresher, board: RunBoard, started_ns: int) -> None:
     troubles = postmortem.find_troubles(slots)
     alive = sum(one.worker.alive for one in slots)
     if troubles:
-        _say(postmortem.text(troubles, verdict_lines(explain_troubles(troubles))))
+        remark(postmortem.text(troubles, verdict_lines(explain_troubles(troubles))))
     if board.private and (troubles or alive):
         board.keep()
         why = f", {alive} of its workers still alive" if alive else ""
-        _say(f"ws-guard: board kept{why}: {invocation('status', '--board', board.path)}")
+        remark(f"ws-guard: board kept{why}: {invocation('status', '--board', board.path)}")
 
 
 def _exporter(settings: Settings) -> tuple[Refresher, Exporter]:
@@ -189,24 +190,14 @@ def _start(command: Sequence[str], environ: Mapping[str, str], mask: set[int]) -
     except OSError as error:
         found = shutil.which(command[0]) or not isinstance(error, FileNotFoundError)
         reason = error.strerror if found else "command not found"
-        raise InputError(
-            f"{command[0] or repr('')}: {reason}; name a program behind the --"
-        ) from None
+        raise InputError(f"{command[0] or repr('')}: {reason}; {_remedy(command[0])}") from None
 
 
-def _say(text: str) -> None:
-    """A line on standard error, if anybody reads it."""
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):
-            print(text, file=sys.stderr, flush=True)
-
-
-def _settle_stderr() -> None:
-    """What nobody read must not turn our exit code into 120 at the interpreter's end."""
-    if sys.stderr is None:
-        return
-    try:
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+def _remedy(word: str) -> str:
+    """What to write instead of a first word that is no program."""
+    name, is_assignment, _ = word.partition("=")
+    if is_assignment and name.isidentifier():
+        return f"set {name} before ws-guard run: {word} ws-guard run -- CMD"
+    if " " in word:
+        return f"write it without the quotes: ws-guard run -- {word}"
+    return "name a program behind the --"

@@ -37,7 +37,9 @@ def parse_sweep(text: str) -> tuple[str, list[int]]:
     try:
         values = [int(value) for value in listed.split(",")]
     except ValueError:
-        raise InputError(f"--sweep {parameter} needs whole numbers, got {listed!r}") from None
+        raise InputError(
+            f"--sweep {parameter} needs whole numbers, got {listed!r}; write {parameter}=8,16"
+        ) from None
     return parameter, values
 
 

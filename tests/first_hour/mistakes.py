@@ -145,6 +145,10 @@ MISTAKES: dict[str, list[Mistake]] = {
         Mistake("ws-guard run --board late.py -- true", "late.py is not a directory; set WS_GUARD"),
         Mistake("ws-guard run --board late.py/x -- true", "x: Not a directory; set WS_GUARD_BOARD"),
         Mistake("ws-guard run --board /proc/x -- true", "/proc/x: nothing can be made in /proc: "),
+        Mistake(
+            "ln -sfn nowhere link; ws-guard run --board link -- true",
+            "link: nothing can be made in",
+        ),
         *(
             Mistake(f"ws-guard serve --board {board}", f"board {board} is not a directory; --board")
             for board in ("late.py", "late.py/x")

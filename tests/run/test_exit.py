@@ -148,6 +148,11 @@ def test_empty_command_is_one_line() -> None:
     assert refused("") == "ws-guard: '': command not found; name a program behind the --"
 
 
+def test_a_first_word_that_is_no_program_has_a_remedy() -> None:
+    assert "set FOO before ws-guard run: FOO=1 ws-guard run -- CMD" in refused("FOO=1", "python")
+    assert "write it without the quotes: ws-guard run -- no such" in refused("no such")
+
+
 # -- standard streams ------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from types import FrameType
 import uvicorn
 
 from ws_guard.board import BoardError, in_time, open_board
+from ws_guard.remarks import remark
 from ws_guard.settings import SettingError, Settings
 
 from .app import create_app
@@ -96,7 +97,7 @@ class Exporter:
         self.bind()
         host, port = self._sockets[0].getsockname()[:2]
         where = self._url(host, port)
-        print(f"ws-guard exporter on {where}, board {self._settings.board}", file=sys.stderr)
+        remark(f"ws-guard exporter on {where}, board {self._settings.board}")
         # A look at the board may hang, as the board itself; answers must not.
         threading.Thread(target=_tell_of_board, args=(self._settings,), daemon=True).start()
         with _ending_on_signal(self._server):
@@ -158,13 +159,12 @@ def _tell_of_board(settings: Settings) -> None:
         board = open_board(settings.board, settings.board_group, settings.trusted_uids)
         if not board.is_there():
             whose = "the first worker makes it" if board.group is None else "mount or make it"
-            print(
+            remark(
                 f"ws-guard: there is no board {board.path} yet: {whose}; --board or "
-                "WS_GUARD_BOARD names another",
-                file=sys.stderr,
+                "WS_GUARD_BOARD names another"
             )
     except BoardError as error:
-        print(f"ws-guard: {error}", file=sys.stderr)
+        remark(f"ws-guard: {error}")
 
 
 def _config(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ws_guard.board import BoardError, open_board
+from ws_guard.remarks import remark
 from ws_guard.settings import SettingError, Settings
 from ws_guard.units import count, short_bytes
 
@@ -51,10 +51,7 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False) -> i
     else:
         Console().print(render(snapshot, settings))
     if snapshot.fault:
-        print(
-            f"ws-guard: board {settings.board}: {snapshot.fault}; --board names another",
-            file=sys.stderr,
-        )
+        remark(f"ws-guard: board {settings.board}: {snapshot.fault}; --board names another")
         return 2
     return 0 if examine(snapshot, settings).ready else 1
 
