@@ -58,7 +58,7 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False) -> i
 
 def _watch(reader: BoardWatch, settings: Settings) -> Snapshot:
     snapshot = reader.read()
-    with Live(render(snapshot, settings), auto_refresh=False) as live, suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), Live(render(snapshot, settings), auto_refresh=False) as live:
         while True:
             time.sleep(_WATCH_SECONDS)
             snapshot = reader.read()
