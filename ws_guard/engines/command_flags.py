@@ -11,6 +11,7 @@ from .command import Command
 from .config_file import config_words
 from .flags import Flag, Read, read_flags
 from .known_flags import known_flags
+from .known_values import notes_on_values
 
 #: Those that bear on sizes, by engine.
 FLAGS: dict[str, tuple[Flag, ...]] = {
@@ -59,6 +60,12 @@ def notes_on_flags(engine: str, read: Read, *, newer: bool) -> Iterator[str]:
             )
         hint = f"; did you mean {meant}?" if meant else ""
         yield f"ignored, no flag of {engine} that is known here: {flag}{hint}"
+    yield from notes_on_values(engine, read.values, _flag_of_fields(engine), newer=newer)
+
+
+def _flag_of_fields(engine: str) -> dict[str, str]:
+    """Each field's flag as it is written out."""
+    return {flag.field: flag.spellings[0] for flag in reversed(FLAGS[engine])}
 
 
 def _spellings(engine: str) -> dict[str, str]:
@@ -68,7 +75,7 @@ def _spellings(engine: str) -> dict[str, str]:
 
 def _lent(engine: str) -> dict[str, str]:
     """What the other engines call such a flag, and `plan` itself: with this one's own spelling."""
-    mine = {flag.field: flag.spellings[0] for flag in reversed(FLAGS[engine])}
+    mine = _flag_of_fields(engine)
     theirs = {f"--{name.replace('_', '-')}": name for name in OWN_FIELDS}
     for other in FLAGS:
         theirs = {**theirs, **_spellings(other)}

@@ -78,6 +78,14 @@ def json_object(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def strict_json_object(text: str) -> dict[str, Any]:
+    """A JSON object; `ValueError` for anything else, as where a backend's bare name stands."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("no JSON object")
+    return value
+
+
 def read_flags(words: Sequence[str], flags: Sequence[Flag], known: KnownFlags) -> Read:
     """Read a command's words: the values of `flags`, and which others the engine has or has not."""
     for word in words:
