@@ -92,11 +92,9 @@ def _read_command(asked: Asked, command: Sequence[str], environ: Mapping[str, st
     newer = is_newer_than_seen(engine, asked.engine_version)
     read = read_words(parsed)
     notes = [
-        *notes_on_flags(engine, read, newer=newer),
+        *notes_on_flags(parsed, read, newer=newer),
         *notes_on_variables(engine, parsed.environ, environ, newer=newer),
     ]
-    if stray := read.positional[int(parsed.positional_model) :]:
-        notes.append(f"ignored, words that belong to no flag: {' '.join(stray)}")
     return _Told(engine, read.values, {**environ, **parsed.environ}, notes)
 
 
