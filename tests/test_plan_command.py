@@ -72,6 +72,32 @@ def test_fits(model: Path) -> None:
     assert done.stdout.startswith("FITS: no step of this launch can overflow a workspace\n")
 
 
+def test_the_release_of_the_image_is_judged(model: Path) -> None:
+    docker = "docker run --rm --gpus all vllm/vllm-openai"
+    # As in test_text_for_people: 0.26.0 does not size the workspace, 0.33.0 does
+    done = ws_guard(f"-- {docker}:v0.26.0 vllm serve {model} {FP8}")
+    assert done.returncode == 1
+    assert done.stdout.startswith("DOES NOT FIT (overflow): sparse_mla\n")
+    assert "judged as vllm 0.26.0, by the image vllm/vllm-openai:v0.26.0" in done.stdout
+    done = ws_guard(f"--engine-version 0.33.0 -- {docker}:v0.26.0 vllm serve {model} {FP8}")
+    assert done.returncode == 0
+    assert "--engine-version 0.33.0 wins over the image vllm/vllm-openai:v0.26.0" in done.stdout
+    done = ws_guard(f"-- {docker}:v0.8.5 vllm serve {model} {FP8}")
+    assert done.returncode == 2
+    assert "older than 0.25.0" in done.stderr
+
+
+def test_a_guessed_release_is_told_in_the_headline(model: Path) -> None:
+    guess = "as vllm 0.33.0, the newest known: --engine-version was not given"
+    image = "docker run vllm/vllm-openai:latest"
+    done = ws_guard(f"-- {image} vllm serve {model} {FP8}")
+    assert done.stdout.startswith(f"FITS ({guess}): no step of this launch can overflow")
+    assert "the image vllm/vllm-openai:latest does not tell its release" in done.stdout
+    variable = "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=413138944"
+    done = ws_guard(f"-- {variable} vllm serve {model} {FP8}")
+    assert done.stdout.startswith(f"DOES NOT FIT (overflow; {guess}): sparse_mla\n")
+
+
 def test_own_flags_win_over_the_command(model: Path) -> None:
     done = ws_guard(
         f"--json --engine-version 0.33.0 --tp 4 --dcp 2 --max-num-seqs 8 --gpu b300 "

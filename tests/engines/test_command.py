@@ -24,7 +24,25 @@ from ws_guard.sizing import InputError
 def test_commands(
     line: str, engine: str, environ: dict[str, str], words: list[str], positional: bool
 ) -> None:
-    assert parse_command(line.split()) == (engine, environ, words, positional)
+    assert parse_command(line.split()) == (engine, environ, words, positional, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("docker run --rm vllm/vllm-openai:v0.26.0 vllm serve m", "0.26.0"),
+        ("docker run ghcr.io/x/vllm/vllm-openai:v0.26.0@sha256:01ab vllm serve m", "0.26.0"),
+        ("docker run lmsysorg/sglang:v0.5.23-cu130 sglang serve m", "0.5.23"),
+        ("docker run lmsysorg/sglang:v0.5.22.post1-cu129 sglang serve m", "0.5.22.post1"),
+        ("docker run vllm/vllm-openai:v0.34.0rc1 vllm serve m", "0.34.0rc1"),
+        ("docker run vllm/vllm-openai:nightly vllm serve m", None),
+        # Not this engine's, and nobody's that is known
+        ("docker run lmsysorg/sglang:v0.5.23 vllm serve m", None),
+        ("docker run my/vllm:v0.26.0 vllm serve m", None),
+    ],
+)
+def test_the_release_of_an_image(line: str, version: str | None) -> None:
+    assert parse_command(line.split()).image_version == version
 
 
 def test_a_command_in_one_word() -> None:

@@ -28,18 +28,31 @@ _MODULE_PROGRAMS = {
 }
 #: What starts an image whose entry point may be the engine.
 _CONTAINER_TOOLS = ("docker", "podman", "nerdctl", "kubectl")
+#: The engines' own images, from whatever registry: what their tags begin with is the release.
+_IMAGE = re.compile(r"(?:[^@\s]+/)?(vllm/vllm-openai|lmsysorg/sglang):([^@\s]+)(?:@\S+)?")
+_IMAGE_ENGINES = {"vllm/vllm-openai": "vllm", "lmsysorg/sglang": "sglang"}
+_RELEASE_OF_TAG = re.compile(r"v?(\d+\.\d+\.\d+(?:(?:rc|\.post|\.dev)\d+)?)(?:-.*)?")
 
 
 class Command(NamedTuple):
     """A launch command: `environ` it sets itself, the engine, the words behind the engine.
 
-    `positional_model` where the first word may be the model.
+    `positional_model` where the first word may be the model; `image` is the engine's own image that
+    it starts, with its tag.
     """
 
     engine: str
     environ: dict[str, str]
     words: list[str]
     positional_model: bool
+    image: str | None = None
+
+    @property
+    def image_version(self) -> str | None:
+        """The release that the image's tag tells; None where it tells none, as `latest`."""
+        tag = (self.image or "").rpartition(":")[2]
+        match = _RELEASE_OF_TAG.fullmatch(tag)
+        return match[1] if match else None
 
 
 def parse_command(words: Sequence[str]) -> Command:
@@ -50,11 +63,16 @@ def parse_command(words: Sequence[str]) -> Command:
     """
     words = _unquoted(words)
     environ: dict[str, str] = {}
+    images: dict[str, str] = {}
     for index, word in enumerate(words):
         start = _engine_at(words, index)
         if start is not None:
             engine, behind, positional = start
-            return Command(engine, environ, list(words[behind:]), positional)
+            rest = list(words[behind:])
+            return Command(engine, environ, rest, positional, images.get(engine))
+        image = _IMAGE.fullmatch(word)
+        if image:
+            images[_IMAGE_ENGINES[image[1]]] = f"{image[1]}:{image[2]}"
         assignment = _ASSIGNMENT.fullmatch(_CONTAINER_ENV.sub("", word))
         if assignment:
             environ[assignment[1]] = assignment[2]

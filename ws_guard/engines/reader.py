@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ws_guard.sizing import DEFAULT_SM_COUNT, InputError
 from ws_guard.sizing.errors import whole
 
 from . import sglang_command, vllm_command
-from .command import parse_command
+from .command import Command, parse_command
 from .command_flags import OWN_FIELDS, notes_on_flags, read_words
 from .hub import read_config
 from .launch import Launch
 from .model import Model, assumed_model, merge, model_of
-from .releases import engine_named, find_release, is_newer_than_seen
+from .releases import engine_named, find_release, is_assumed, is_newer_than_seen
 from .sites import MODEL_KINDS, Engine, EngineRelease, ModelKind
 from .variables import notes_on_variables
 
@@ -45,6 +45,7 @@ class _Told(NamedTuple):
     values: dict[str, Any]
     environ: Mapping[str, str]
     notes: list[str]
+    version: str | None
 
 
 def read_launch(
@@ -57,7 +58,7 @@ def read_launch(
     """
     told = _read_command(asked, command, environ) if command else _without_command(asked)
     engine = engine_named(told.engine)
-    release, release_notes = find_release(engine, asked.engine_version)
+    release, release_notes = find_release(engine, told.version)
     model, model_notes = _model(engine, asked, told.values, {**environ, **told.environ})
     own = {key: getattr(asked, key) for key in OWN_FIELDS}
     values = {**told.values, **{key: value for key, value in own.items() if value is not None}}
@@ -70,6 +71,7 @@ def read_launch(
     launch = launch._replace(
         sm_count=asked.sm_count,
         workspace_bytes=_workspace(engine, asked, told.environ),
+        version_assumed=is_assumed(engine, told.version),
         draft_tokens=_draft_tokens(asked, launch),
     )
     notes = [*release_notes, *told.notes]
@@ -81,7 +83,7 @@ def read_launch(
 def _without_command(asked: Asked) -> _Told:
     if asked.engine is None:
         raise InputError("--engine is missing: pass vllm or sglang")
-    return _Told(asked.engine, {}, {}, [])
+    return _Told(asked.engine, {}, {}, [], asked.engine_version)
 
 
 def _read_command(asked: Asked, command: Sequence[str], environ: Mapping[str, str]) -> _Told:
@@ -89,13 +91,27 @@ def _read_command(asked: Asked, command: Sequence[str], environ: Mapping[str, st
     engine = parsed.engine
     if asked.engine not in (None, engine):
         raise InputError(f"--engine {asked.engine}, but the launch command starts {engine}")
-    newer = is_newer_than_seen(engine, asked.engine_version)
+    version = asked.engine_version or parsed.image_version
+    newer = is_newer_than_seen(engine, version)
     read = read_words(parsed)
     notes = [
+        *_notes_on_image(parsed, asked.engine_version),
         *notes_on_flags(parsed, read, newer=newer),
         *notes_on_variables(engine, parsed.environ, environ, newer=newer),
     ]
-    return _Told(engine, read.values, {**environ, **parsed.environ}, notes)
+    return _Told(engine, read.values, {**environ, **parsed.environ}, notes, version)
+
+
+def _notes_on_image(command: Command, wanted: str | None) -> Iterator[str]:
+    """Says what the tag of the engine's image told of its release, or did not."""
+    if command.image is None:
+        return
+    if command.image_version is None:
+        yield f"the image {command.image} does not tell its release: pass --engine-version"
+    elif wanted is None:
+        yield f"judged as {command.engine} {command.image_version}, by the image {command.image}"
+    elif wanted.removeprefix("v") != command.image_version:
+        yield f"--engine-version {wanted} wins over the image {command.image}"
 
 
 def _draft_tokens(asked: Asked, launch: Launch) -> int:

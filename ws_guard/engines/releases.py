@@ -54,6 +54,11 @@ def find_release(engine: Engine, wanted: str | None) -> tuple[EngineRelease, lis
     return _nearest(engine, wanted, notes)
 
 
+def is_assumed(engine: Engine, wanted: str | None) -> bool:
+    """Whether the release is a guess: neither named nor installed."""
+    return wanted is None and installed_version(engine) is None
+
+
 def is_newer_than_seen(name: str, wanted: str | None) -> bool:
     """Whether the named release, or the installed one, is newer than any that was looked at."""
     engine = engine_named(name)
