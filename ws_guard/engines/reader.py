@@ -11,6 +11,7 @@ from ws_guard.sizing.errors import whole
 from . import sglang_command, vllm_command
 from .command import Command, parse_command
 from .command_flags import OWN_FIELDS, notes_on_flags, read_words
+from .flags import WHOLE_NUMBER, instead_of
 from .hub import read_config
 from .launch import Launch
 from .model import Model, assumed_model, merge, model_of
@@ -171,9 +172,11 @@ def _workspace(engine: Engine, asked: Asked, set_by_command: Mapping[str, str]) 
     if text is None:
         return None
     try:
-        return int(text)
+        size = int(text)
     except ValueError:
-        raise InputError(f"{engine.env}={text} is not a whole number of bytes") from None
+        wrong = f"{engine.env}={text} is not a whole number of bytes"
+        raise InputError(f"{wrong}: {instead_of(text, WHOLE_NUMBER)}") from None
+    return whole(engine.env, size, least=1)
 
 
 def _default_notes(
