@@ -15,6 +15,14 @@ from ws_guard.sizing import InputError
         ("/opt/venv/bin/vllm serve m", "vllm", {}, ["m"], True),
         ("A=1 env -i B=2=3 nice -n 5 vllm serve m", "vllm", {"A": "1", "B": "2=3"}, ["m"], True),
         ("docker run -e A=1 image vllm serve m", "vllm", {"A": "1"}, ["m"], True),
+        (
+            "docker run --entrypoint vllm -e A=1 i serve m -tp 8",
+            "vllm",
+            {"A": "1"},
+            ["m", "-tp", "8"],
+            True,
+        ),
+        ("docker run --entrypoint=/bin/sglang i serve m", "sglang", {}, ["m"], True),
         ("python -m vllm.entrypoints.openai.api_server", "vllm", {}, [], False),
         ("python3.12 -u -m vllm.entrypoints.cli.main serve m", "vllm", {}, ["m"], True),
         ("torchrun -m sglang.launch_server --tp 8", "sglang", {}, ["--tp", "8"], False),
@@ -57,6 +65,11 @@ def test_a_command_in_one_word() -> None:
         (["python", "-m", "http.server"], "no engine in the launch command"),
         (["python", "-m"], "no engine in the launch command"),
         (["vllm serve 'm"], "cannot be read"),
+        (["bash", "run/launch.sh"], r"; run/launch.sh is not read: write the command that it"),
+        (["--model", "m", "-tp", "8"], "arguments stand behind the engine, as plain words: vllm"),
+        (['["--model", "m"]'], "arguments stand behind the engine, as plain words: vllm"),
+        (["docker", "run", "--entrypoint"], "write what the container starts"),
+        (["docker", "run", "--entrypoint", "bash", "i", "serve"], "write what the container"),
     ],
 )
 def test_no_engine(words: list[str], message: str) -> None:

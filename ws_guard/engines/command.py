@@ -26,8 +26,12 @@ _MODULE_PROGRAMS = {
     "sglang.cli.main": "sglang",
     "sglang": "sglang",
 }
+#: Files that start an engine; what stands in them is not read.
+_SCRIPTS = (".sh", ".bash", ".py")
 #: What starts an image whose entry point may be the engine.
 _CONTAINER_TOOLS = ("docker", "podman", "nerdctl", "kubectl")
+#: `docker run --entrypoint vllm IMAGE serve ...`: the program before the image, the rest behind it.
+_ENTRY_POINT = "--entrypoint"
 #: The engines' own images, from whatever registry: what their tags begin with is the release.
 _IMAGE = re.compile(r"(?:[^@\s]+/)?(vllm/vllm-openai|lmsysorg/sglang):([^@\s]+)(?:@\S+)?")
 _IMAGE_ENGINES = {"vllm/vllm-openai": "vllm", "lmsysorg/sglang": "sglang"}
@@ -61,7 +65,7 @@ def parse_command(words: Sequence[str]) -> Command:
     `VAR=1 env X=2 nice vllm serve ...` and a command given as one quoted word are understood.
     Raises `InputError` where no engine is started.
     """
-    words = _unquoted(words)
+    words = _entry_point_moved(_unquoted(words))
     environ: dict[str, str] = {}
     images: dict[str, str] = {}
     for index, word in enumerate(words):
@@ -82,8 +86,30 @@ def parse_command(words: Sequence[str]) -> Command:
     )
 
 
+def _entry_point_moved(words: Sequence[str]) -> Sequence[str]:
+    """The program of `--entrypoint` put where it starts: before its subcommand behind the image."""
+    for index, word in enumerate(words):
+        flag, equals, program = word.partition("=")
+        if flag != _ENTRY_POINT:
+            continue
+        behind = index + (1 if equals else 2)
+        program = program or "".join(words[index + 1 : index + 2])
+        for at in range(behind, len(words)):
+            if (PurePosixPath(program).name, words[at]) in _PROGRAMS:
+                return [*words[:index], *words[behind:at], program, *words[at:]]
+    return words
+
+
 def _rewritten(words: Sequence[str]) -> str:
     """What to write instead of a command that hides the engine's own; "" where nothing does."""
+    if words and words[0][:1] in ("-", "["):
+        return (
+            "; a container's arguments stand behind the engine, as plain words: "
+            "vllm serve MODEL, and the arguments"
+        )
+    for word in words:
+        if PurePosixPath(word).suffix in _SCRIPTS:
+            return f"; {word} is not read: write the command that it starts, vllm serve MODEL ..."
     for quoted in (word.split() for word in words if " " in word):
         for index, word in enumerate(quoted):
             if _engine_at(quoted, index):
