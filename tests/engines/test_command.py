@@ -47,6 +47,8 @@ def test_commands(
         # Not this engine's, and nobody's that is known
         ("docker run lmsysorg/sglang:v0.5.23 vllm serve m", None),
         ("docker run my/vllm:v0.26.0 vllm serve m", None),
+        # Its entry point starts the engine
+        ("docker run --gpus all vllm/vllm-openai:v0.26.0 --model m -tp 8", "0.26.0"),
     ],
 )
 def test_the_release_of_an_image(line: str, version: str | None) -> None:

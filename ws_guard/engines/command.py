@@ -35,6 +35,7 @@ _ENTRY_POINT = "--entrypoint"
 #: The engines' own images, from whatever registry: what their tags begin with is the release.
 _IMAGE = re.compile(r"(?:[^@\s]+/)?(vllm/vllm-openai|lmsysorg/sglang):([^@\s]+)(?:@\S+)?")
 _IMAGE_ENGINES = {"vllm/vllm-openai": "vllm", "lmsysorg/sglang": "sglang"}
+_IMAGE_STARTS = {"vllm/vllm-openai": ("vllm", "serve")}
 _RELEASE_OF_TAG = re.compile(r"v?(\d+\.\d+\.\d+(?:(?:rc|\.post|\.dev)\d+)?)(?:-.*)?")
 
 
@@ -87,13 +88,20 @@ def parse_command(words: Sequence[str]) -> Command:
 
 
 def _entry_point_moved(words: Sequence[str]) -> Sequence[str]:
-    """The program of `--entrypoint` put where it starts: before its subcommand behind the image."""
+    """The program of an entry point put where it starts: before its arguments behind the image.
+
+    vLLM's own image has `vllm serve`.
+    """
     for index, word in enumerate(words):
+        image = _IMAGE.fullmatch(word)
+        following = "".join(words[index + 1 : index + 2])
+        if image and image[1] in _IMAGE_STARTS and following[:1] == "-" and following != "-m":
+            return [*words[: index + 1], *_IMAGE_STARTS[image[1]], *words[index + 1 :]]
         flag, equals, program = word.partition("=")
         if flag != _ENTRY_POINT:
             continue
         behind = index + (1 if equals else 2)
-        program = program or "".join(words[index + 1 : index + 2])
+        program = program or following
         for at in range(behind, len(words)):
             if (PurePosixPath(program).name, words[at]) in _PROGRAMS:
                 return [*words[:index], *words[behind:at], program, *words[at:]]
