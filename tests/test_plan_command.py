@@ -107,6 +107,9 @@ def test_own_flags_win_over_the_command(model: Path) -> None:
     launch = answer["launch"]
     assert (launch["tp"], launch["dcp"], launch["max_num_seqs"]) == (4, 2, 8)
     assert (launch["workspace_bytes"], answer["layout"]) == (1 << 30, "B")
+    # FP8 says -tp 8
+    assert "--tp 4 of ws-guard plan wins over 8 of the launch command" in answer["notes"]
+    assert not any(note.startswith("--max-num-seqs 8 of") for note in answer["notes"])
 
 
 def test_an_exported_variable_reaches_the_launch(model: Path) -> None:
@@ -143,6 +146,12 @@ def test_nothing_live(model: Path) -> None:
         ("--engine vllm --heads 64 --attention mha", "--attention must be one of sparse_mla"),
         ("--engine vllm --heads 64 --engine-version x", "--engine-version must be a release"),
         ("--engine vllm --heads 64 --engine-version 0.8.5", "older than 0.25.0"),
+        (
+            "--heads 64 --engine-version 0.26.0 -- sglang serve m",
+            "--engine-version 0.26.0 looks like a release of vllm",
+        ),
+        ("--engine vllm --heads 64 --engine-version 0.5.23", "looks like a release of sglang"),
+        ("--heads 64 --attention mla", "--attention needs an engine: pass --engine"),
         ("--engine vllm --heads 64 --tp 8 --dcp 3", "--dcp 3 must divide tp x pcp = 8"),
         ("--engine vllm --heads 0", "--heads must be between 1"),
         ("--engine vllm --heads 64 --max-q-len 0", "--max-q-len must be between 1"),

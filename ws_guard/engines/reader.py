@@ -15,7 +15,7 @@ from .flags import WHOLE_NUMBER, instead_of
 from .hub import read_config
 from .launch import Launch
 from .model import Model, assumed_model, merge, model_of
-from .releases import engine_named, find_release, is_assumed, is_newer_than_seen
+from .releases import engine_named, find_release, is_assumed, is_newer_than_seen, refuse_another
 from .sites import MODEL_KINDS, Engine, EngineRelease, ModelKind
 from .variables import notes_on_variables
 
@@ -59,6 +59,7 @@ def read_launch(
     """
     told = _read_command(asked, command, environ) if command else _without_command(asked)
     engine = engine_named(told.engine)
+    refuse_another(engine, asked.engine_version)
     release, release_notes = find_release(engine, told.version)
     model, model_notes = _model(engine, asked, told.values, {**environ, **told.environ})
     own = {key: getattr(asked, key) for key in OWN_FIELDS}
@@ -75,10 +76,19 @@ def read_launch(
         version_assumed=is_assumed(engine, told.version),
         draft_tokens=_draft_tokens(asked, launch),
     )
-    notes = [*release_notes, *told.notes]
+    notes = [*release_notes, *told.notes, *_notes_on_own(told.values, own)]
     if command and engine.env in environ and asked.workspace_bytes is None:
         notes.append(f"{engine.env} is {launch.workspace_bytes:,}, as set here or in the command")
     return launch, [*notes, *model_notes, *_default_notes(engine, release, values, launch)]
+
+
+def _notes_on_own(values: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
+    """Says where `plan`'s own flags, which win, differ from the command's."""
+    for field, mine in own.items():
+        theirs = values.get(field)
+        if mine is not None and theirs is not None and mine != theirs:
+            flag = f"--{field.replace('_', '-')}"
+            yield f"{flag} {mine} of ws-guard plan wins over {theirs} of the launch command"
 
 
 def _without_command(asked: Asked) -> _Told:
