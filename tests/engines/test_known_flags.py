@@ -35,6 +35,8 @@ def test_a_short_one_may_have_meant_several(flag: str) -> None:
     ("line", "said"),
     [
         ("-TP 8", r"-TP of .* did you mean -tp\?"),
+        ("-TP8", r"did you mean -tp 8\?"),
+        ("--Max-Num-Batched-Tokenz 8", r"did you mean --max-num-batched-tokens\?"),
         ("-tp 8 -DCP 8", r"-DCP of .* did you mean -dcp\?"),
         ("--Max-Num-Seqs 8", r"did you mean --max-num-seqs\?"),
         ("--decode-cp 8", r"did you mean --decode-context-parallel-size\?"),

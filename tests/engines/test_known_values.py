@@ -40,7 +40,9 @@ def notes_on(line: str, version: str | None = None) -> list[str]:
         ("""-sc '{"num_speculative_token": 3}'""", r"did you mean num_speculative_tokens\?"),
         ("--kv-cache-dtype fp9", r"--kv-cache-dtype fp9 .* did you mean fp8\?"),
         ("--performance-mode thruput", r"did you mean throughput\?"),
-        ("--performance-mode x", "; it has balanced, interactivity, throughput"),
+        ("--performance-mode x", ": write balanced or interactivity or throughput$"),
+        ("--attention-backend $BACKEND", r"the shell did not fill in \$BACKEND: write its value$"),
+        ("--attention-backend x", "is no value that vllm has: see its --help$"),
     ],
 )
 def test_misspelt_ones_of_vllm_are_refused(line: str, said: str) -> None:

@@ -62,14 +62,14 @@ class KnownFlags(NamedTuple):
         `read` are the spellings that bear on sizes; `lent` are those of another engine, with what
         this one calls the same.
         """
+        # argparse tells capitals apart, and no flag that bears on sizes has one.
+        name = name.lower()
         glued = _GLUED.fullmatch(name)
         if glued and glued[1] in read:
             return f"{glued[1]} {glued[2]}"
         sizes = {**lent, **{spelling: spelling for spelling in read}}
-        # argparse tells capitals apart.
-        folded = {spelling.lower(): spelling for spelling in sizes}
-        if name.lower() in folded:
-            return sizes[folded[name.lower()]]
+        if name in sizes:
+            return sizes[name]
         begun = [spelling for spelling in read if spelling.startswith((name, _spelt_out(name)))]
         if begun and name != "--":
             return " or ".join(begun)

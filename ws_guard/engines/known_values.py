@@ -18,8 +18,12 @@ from typing import Any
 
 from ws_guard.sizing import InputError
 
+from .flags import instead_of
+
 #: Likeness from which on a value is taken for a misspelt one: `fp9` is 0.67 like `fp8`.
 _ALIKE = 0.6
+#: More values than these are not listed.
+_MOST_LISTED = 14
 #: Keys that bear on sizes: one that may have meant another is without a bearing.
 _KEYS_READ = ("backend", "mla_prefill_backend", "use_trtllm_attention", "num_speculative_tokens")
 
@@ -60,7 +64,7 @@ def _wrong(
     if not isinstance(value, dict):
         text = str(value)
         if text not in taken and text.upper() not in taken:
-            hint = _hint(_nearest(text, taken), taken)
+            hint = _hint(text, taken)
             yield True, f"{flag} {text} of the launch command is no value that {engine} has{hint}"
         return
     for key, inner in value.items():
@@ -79,5 +83,9 @@ def _nearest(text: str, taken: Collection[str]) -> str | None:
     return folded[nearest[0]] if nearest else None
 
 
-def _hint(meant: str | None, taken: Collection[str]) -> str:
-    return f": did you mean {meant}?" if meant else f"; it has {', '.join(taken)}"
+def _hint(text: str, taken: Collection[str]) -> str:
+    meant = _nearest(text, taken)
+    if "$" not in text and meant:
+        return f": did you mean {meant}?"
+    listed = f"write {' or '.join(taken)}" if len(taken) <= _MOST_LISTED else "see its --help"
+    return f": {instead_of(text, listed)}"
