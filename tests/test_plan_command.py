@@ -160,6 +160,7 @@ def test_nothing_live(model: Path) -> None:
         ("--heads 64 -- vllm bench", "no engine in the launch command"),
         ("--heads 64 -- vllm serve m -tp x", "-tp of the launch command: 'x' cannot be read"),
         ("-- vllm serve", "no model: pass --model, --heads"),
+        ("-- vllm serve $MODEL -tp 8", "model $MODEL: the shell did not fill in $MODEL: write its"),
         ("-- vllm serve no/such", "model no/such is neither a path nor in the hub cache"),
         ("-- vllm serve m --config /no/such.yaml", "--config /no/such.yaml of the launch command"),
         (

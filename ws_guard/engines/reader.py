@@ -147,6 +147,8 @@ def _model(
             config = read_config(path, environ, revision=revision, cache=cache)
         except InputError as error:
             if asked.heads is None or asked.model is not None:
+                if "$" in name:
+                    raise InputError(f"model {name}: {instead_of(name, name)}") from None
                 raise
             notes.append(f"{error}: judged by --heads")
         else:
