@@ -72,6 +72,32 @@ def test_fits(model: Path) -> None:
     assert done.stdout.startswith("FITS: no step of this launch can overflow a workspace\n")
 
 
+def test_the_release_of_the_image_is_judged(model: Path) -> None:
+    docker = "docker run --rm --gpus all vllm/vllm-openai"
+    # As in test_text_for_people: 0.26.0 does not size the workspace, 0.33.0 does
+    done = ws_guard(f"-- {docker}:v0.26.0 vllm serve {model} {FP8}")
+    assert done.returncode == 1
+    assert done.stdout.startswith("DOES NOT FIT (overflow): sparse_mla\n")
+    assert "judged as vllm 0.26.0, by the image vllm/vllm-openai:v0.26.0" in done.stdout
+    done = ws_guard(f"--engine-version 0.33.0 -- {docker}:v0.26.0 vllm serve {model} {FP8}")
+    assert done.returncode == 0
+    assert "--engine-version 0.33.0 wins over the image vllm/vllm-openai:v0.26.0" in done.stdout
+    done = ws_guard(f"-- {docker}:v0.8.5 vllm serve {model} {FP8}")
+    assert done.returncode == 2
+    assert "older than 0.25.0" in done.stderr
+
+
+def test_a_guessed_release_is_told_in_the_headline(model: Path) -> None:
+    guess = "as vllm 0.33.0, the newest known: --engine-version was not given"
+    image = "docker run vllm/vllm-openai:latest"
+    done = ws_guard(f"-- {image} vllm serve {model} {FP8}")
+    assert done.stdout.startswith(f"FITS ({guess}): no step of this launch can overflow")
+    assert "the image vllm/vllm-openai:latest does not tell its release" in done.stdout
+    variable = "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=413138944"
+    done = ws_guard(f"-- {variable} vllm serve {model} {FP8}")
+    assert done.stdout.startswith(f"DOES NOT FIT (overflow; {guess}): sparse_mla\n")
+
+
 def test_own_flags_win_over_the_command(model: Path) -> None:
     done = ws_guard(
         f"--json --engine-version 0.33.0 --tp 4 --dcp 2 --max-num-seqs 8 --gpu b300 "
@@ -81,6 +107,9 @@ def test_own_flags_win_over_the_command(model: Path) -> None:
     launch = answer["launch"]
     assert (launch["tp"], launch["dcp"], launch["max_num_seqs"]) == (4, 2, 8)
     assert (launch["workspace_bytes"], answer["layout"]) == (1 << 30, "B")
+    # FP8 says -tp 8
+    assert "--tp 4 of ws-guard plan wins over 8 of the launch command" in answer["notes"]
+    assert not any(note.startswith("--max-num-seqs 8 of") for note in answer["notes"])
 
 
 def test_an_exported_variable_reaches_the_launch(model: Path) -> None:
@@ -117,6 +146,12 @@ def test_nothing_live(model: Path) -> None:
         ("--engine vllm --heads 64 --attention mha", "--attention must be one of sparse_mla"),
         ("--engine vllm --heads 64 --engine-version x", "--engine-version must be a release"),
         ("--engine vllm --heads 64 --engine-version 0.8.5", "older than 0.25.0"),
+        (
+            "--heads 64 --engine-version 0.26.0 -- sglang serve m",
+            "--engine-version 0.26.0 looks like a release of vllm",
+        ),
+        ("--engine vllm --heads 64 --engine-version 0.5.23", "looks like a release of sglang"),
+        ("--heads 64 --attention mla", "--attention needs an engine: pass --engine"),
         ("--engine vllm --heads 64 --tp 8 --dcp 3", "--dcp 3 must divide tp x pcp = 8"),
         ("--engine vllm --heads 0", "--heads must be between 1"),
         ("--engine vllm --heads 64 --max-q-len 0", "--max-q-len must be between 1"),
@@ -125,6 +160,7 @@ def test_nothing_live(model: Path) -> None:
         ("--heads 64 -- vllm bench", "no engine in the launch command"),
         ("--heads 64 -- vllm serve m -tp x", "-tp of the launch command: 'x' cannot be read"),
         ("-- vllm serve", "no model: pass --model, --heads"),
+        ("-- vllm serve $MODEL -tp 8", "model $MODEL: the shell did not fill in $MODEL: write its"),
         ("-- vllm serve no/such", "model no/such is neither a path nor in the hub cache"),
         ("-- vllm serve m --config /no/such.yaml", "--config /no/such.yaml of the launch command"),
         (

@@ -102,10 +102,10 @@ def plan(
     sm_count: Annotated[int | None, typer.Option(help="SMs of the GPU.")] = None,
     engine: Annotated[str | None, typer.Option(help="none (the default), vllm or sglang.")] = None,
     engine_version: Annotated[
-        str | None, typer.Option(help="Engine release (default: the installed one).")
+        str | None, typer.Option(help="Engine release (default: its image's, the installed).")
     ] = None,
     attention: Annotated[
-        str | None, typer.Option(help="sparse_mla, mla, gqa or dsv4, where --heads stand alone.")
+        str | None, typer.Option(help="With an engine: sparse_mla, mla, gqa or dsv4.")
     ] = None,
     sweep: Annotated[
         str | None, typer.Option(help="tokens, dcp, tp, heads or q-len=V1,V2,...")

@@ -9,7 +9,6 @@ from .units import human_bytes
 
 if TYPE_CHECKING:
     from .engine_planning import EnginePlan
-    from .sizing import Plan
 
 _HEAD = (
     f"  {'site':<20}{'verdict':<16}{'workspace':>15}{'need':>17}{'heads':>7}{'batch':>8}"
@@ -21,7 +20,7 @@ def engine_plan_text(result: EnginePlan) -> str:
     """The verdict, the launch, every live site, what to set, and what the plan rests on."""
     plan = result.plan
     live = [site for site in plan.sites if site["live"]]
-    lines = [_verdict(plan), "", f"  {_launch_line(result)}", ""]
+    lines = [_verdict(result), "", f"  {_launch_line(result)}", ""]
     if live:
         lines += [_HEAD, *(_site_line(site) for site in live), ""]
     lines += _remedy_lines(result)
@@ -35,13 +34,20 @@ def engine_plan_text(result: EnginePlan) -> str:
     return "\n".join([*lines, *others]).rstrip()
 
 
-def _verdict(plan: Plan) -> str:
+def _verdict(result: EnginePlan) -> str:
+    plan, launch = result.plan, result.launch
+    assumed = ""
+    if launch.version_assumed:
+        release = f"{launch.engine} {launch.version}"
+        assumed = f"as {release}, the newest known: --engine-version was not given"
     if plan.fits:
-        return "FITS: no step of this launch can overflow a workspace"
+        told = f" ({assumed})" if assumed else ""
+        return f"FITS{told}: no step of this launch can overflow a workspace"
     failing = [s for s in plan.sites if s["live"] and not s["fits"]]
     names = ", ".join(str(site["workspace"]) for site in failing)
     reasons = dict.fromkeys(reason for site in failing for reason in _reasons(site))
-    return f"DOES NOT FIT ({', '.join(reasons)}): {names}"
+    told = f"; {assumed}" if assumed else ""
+    return f"DOES NOT FIT ({', '.join(reasons)}{told}): {names}"
 
 
 def _reasons(site: dict[str, object]) -> list[str]:

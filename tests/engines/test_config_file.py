@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ws_guard.engines.reader import Asked, read_launch
+from ws_guard.sizing import InputError
 
 # The command line wins over the file
 OVERRIDDEN = """
@@ -49,3 +50,16 @@ def test_config_files(
     launch, _ = read_launch(Asked(), words, {"HF_HUB_CACHE": str(hub)})
     read = (launch.model.heads, launch.tp, launch.dcp, launch.max_num_batched_tokens)
     assert read == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/", "--config / of the launch command: Is a directory: pass a YAML file"),
+        ("$CONFIG", "the shell did not fill in $CONFIG: write its value"),
+    ],
+)
+def test_what_cannot_be_read(path: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read_launch(Asked(heads=64), ["vllm", "serve", "m", "--config", path], {})
+    assert said in str(refused.value)

@@ -31,6 +31,36 @@ def test_a_short_one_may_have_meant_several(flag: str) -> None:
         notes_on(f"-tp 8 {flag} 8")
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("-TP 8", r"-TP of .* did you mean -tp\?"),
+        ("-TP8", r"did you mean -tp 8\?"),
+        ("--Max-Num-Batched-Tokenz 8", r"did you mean --max-num-batched-tokens\?"),
+        ("-tp 8 -DCP 8", r"-DCP of .* did you mean -dcp\?"),
+        ("--Max-Num-Seqs 8", r"did you mean --max-num-seqs\?"),
+        ("--decode-cp 8", r"did you mean --decode-context-parallel-size\?"),
+        ("tp 8 dcp 8", r"tp 8 of .* has no dashes: did you mean -tp 8\?"),
+        ("-tp 8 dcp=8", r"dcp=8 of .* has no dashes: did you mean -dcp 8\?"),
+        ("-tp 8 max_num_seqs 8", r"did you mean --max-num-seqs 8\?"),
+    ],
+)
+def test_capitals_shortened_ones_and_lost_dashes_are_refused(line: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        notes_on(line)
+
+
+def test_capitals_of_sglang() -> None:
+    command = shlex.split("sglang serve some/model --TP 8 --dcp-size 8")
+    with pytest.raises(InputError, match=r"--TP of .* did you mean --tp\?"):
+        read_launch(Asked(heads=128), command, {})
+
+
+def test_lost_dashes_of_a_newer_release_are_told() -> None:
+    told = "ignored, words that belong to no flag: tp 8"
+    assert told in notes_on("tp 8", version="0.99.0")
+
+
 @pytest.mark.parametrize("dash", ["\u2013", "\u2014", "\u2212"])
 def test_dashes_of_a_document_are_no_flags(dash: str) -> None:
     with pytest.raises(InputError, match=f"{dash}dcp of .* begins with U[+]{ord(dash):04X}"):

@@ -27,7 +27,6 @@ def notes_on(
         "VLLM_FLASHINFER_WORKSPACE_BUFER_SIZE=1 vllm serve m",
         "export FLASHINFER_WORKSPACE_BUFFER_SIZE=1; vllm serve m",
         "docker run -e VLLM_FLASHINFER_WORKSPACE_SIZE=1 image vllm serve m",
-        f"{SGLANG}=1 vllm serve m",
     ],
 )
 def test_a_misspelt_one_is_refused_with_the_one_that_was_meant(line: str) -> None:
@@ -51,6 +50,28 @@ def test_so_is_one_of_sglang() -> None:
 )
 def test_what_is_right_is_not(line: str) -> None:
     assert not any("did you mean" in note for note in notes_on(line))
+
+
+def test_another_engines_is_told() -> None:
+    """Several engines may share an environment; the plan is right without it."""
+    told = f"ignored: {SGLANG} of the launch command is sglang's: vllm reads {VLLM}"
+    assert told in notes_on(f"{SGLANG}=1 vllm serve m")
+    told = f"ignored: {VLLM} of the launch command is vllm's: sglang reads {SGLANG}"
+    assert told in notes_on(f"{VLLM}=1 sglang serve m")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("0", "must be between 1 and"),
+        ("-1", "must be between 1 and"),
+        ("'$SIZE'", r"the shell did not fill in \$SIZE: write its value"),
+        ("1GiB", "1GiB is not a whole number of bytes: write a whole number"),
+    ],
+)
+def test_a_bad_size_names_the_variable(value: str, said: str) -> None:
+    with pytest.raises(InputError, match=f"^{VLLM}.*{said}"):
+        notes_on(f"{VLLM}={value} vllm serve m")
 
 
 def test_a_newer_release_may_have_it() -> None:

@@ -26,20 +26,38 @@ _MODULE_PROGRAMS = {
     "sglang.cli.main": "sglang",
     "sglang": "sglang",
 }
+#: Files that start an engine; what stands in them is not read.
+_SCRIPTS = (".sh", ".bash", ".py")
 #: What starts an image whose entry point may be the engine.
 _CONTAINER_TOOLS = ("docker", "podman", "nerdctl", "kubectl")
+#: `docker run --entrypoint vllm IMAGE serve ...`: the program before the image, the rest behind it.
+_ENTRY_POINT = "--entrypoint"
+#: The engines' own images, from whatever registry: what their tags begin with is the release.
+_IMAGE = re.compile(r"(?:[^@\s]+/)?(vllm/vllm-openai|lmsysorg/sglang):([^@\s]+)(?:@\S+)?")
+_IMAGE_ENGINES = {"vllm/vllm-openai": "vllm", "lmsysorg/sglang": "sglang"}
+_IMAGE_STARTS = {"vllm/vllm-openai": ("vllm", "serve")}
+_RELEASE_OF_TAG = re.compile(r"v?(\d+\.\d+\.\d+(?:(?:rc|\.post|\.dev)\d+)?)(?:-.*)?")
 
 
 class Command(NamedTuple):
     """A launch command: `environ` it sets itself, the engine, the words behind the engine.
 
-    `positional_model` where the first word may be the model.
+    `positional_model` where the first word may be the model; `image` is the engine's own image that
+    it starts, with its tag.
     """
 
     engine: str
     environ: dict[str, str]
     words: list[str]
     positional_model: bool
+    image: str | None = None
+
+    @property
+    def image_version(self) -> str | None:
+        """The release that the image's tag tells; None where it tells none, as `latest`."""
+        tag = (self.image or "").rpartition(":")[2]
+        match = _RELEASE_OF_TAG.fullmatch(tag)
+        return match[1] if match else None
 
 
 def parse_command(words: Sequence[str]) -> Command:
@@ -48,13 +66,18 @@ def parse_command(words: Sequence[str]) -> Command:
     `VAR=1 env X=2 nice vllm serve ...` and a command given as one quoted word are understood.
     Raises `InputError` where no engine is started.
     """
-    words = _unquoted(words)
+    words = _entry_point_moved(_unquoted(words))
     environ: dict[str, str] = {}
+    images: dict[str, str] = {}
     for index, word in enumerate(words):
         start = _engine_at(words, index)
         if start is not None:
             engine, behind, positional = start
-            return Command(engine, environ, list(words[behind:]), positional)
+            rest = list(words[behind:])
+            return Command(engine, environ, rest, positional, images.get(engine))
+        image = _IMAGE.fullmatch(word)
+        if image:
+            images[_IMAGE_ENGINES[image[1]]] = f"{image[1]}:{image[2]}"
         assignment = _ASSIGNMENT.fullmatch(_CONTAINER_ENV.sub("", word))
         if assignment:
             environ[assignment[1]] = assignment[2]
@@ -64,8 +87,37 @@ def parse_command(words: Sequence[str]) -> Command:
     )
 
 
+def _entry_point_moved(words: Sequence[str]) -> Sequence[str]:
+    """The program of an entry point put where it starts: before its arguments behind the image.
+
+    vLLM's own image has `vllm serve`.
+    """
+    for index, word in enumerate(words):
+        image = _IMAGE.fullmatch(word)
+        following = "".join(words[index + 1 : index + 2])
+        if image and image[1] in _IMAGE_STARTS and following[:1] == "-" and following != "-m":
+            return [*words[: index + 1], *_IMAGE_STARTS[image[1]], *words[index + 1 :]]
+        flag, equals, program = word.partition("=")
+        if flag != _ENTRY_POINT:
+            continue
+        behind = index + (1 if equals else 2)
+        program = program or following
+        for at in range(behind, len(words)):
+            if (PurePosixPath(program).name, words[at]) in _PROGRAMS:
+                return [*words[:index], *words[behind:at], program, *words[at:]]
+    return words
+
+
 def _rewritten(words: Sequence[str]) -> str:
     """What to write instead of a command that hides the engine's own; "" where nothing does."""
+    if words and words[0][:1] in ("-", "["):
+        return (
+            "; a container's arguments stand behind the engine, as plain words: "
+            "vllm serve MODEL, and the arguments"
+        )
+    for word in words:
+        if PurePosixPath(word).suffix in _SCRIPTS:
+            return f"; {word} is not read: write the command that it starts, vllm serve MODEL ..."
     for quoted in (word.split() for word in words if " " in word):
         for index, word in enumerate(quoted):
             if _engine_at(quoted, index):

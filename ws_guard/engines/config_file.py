@@ -8,6 +8,8 @@ from typing import Any
 
 from ws_guard.sizing import InputError
 
+from .flags import instead_of
+
 
 def config_words(path: str) -> list[str]:
     """The file's keys as flags: mappings as JSON, lists as several words, false left out."""
@@ -34,7 +36,10 @@ def _read_yaml(path: str) -> dict[str, Any]:
         raise InputError("--config needs PyYAML: pip install 'ws-guard[exporter]'") from None
     try:
         config = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except OSError as error:
+        wrong = f"--config {path} of the launch command: {error.strerror or error}"
+        raise InputError(f"{wrong}: {instead_of(path, 'pass a YAML file')}") from None
+    except (ValueError, yaml.YAMLError) as error:
         raise InputError(f"--config {path} of the launch command: {error}") from None
     if config is None:
         return {}

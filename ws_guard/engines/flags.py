@@ -23,6 +23,9 @@ _HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 #: Hyphens, dashes and the minus sign that stand where somebody has typed `-` or `--`.
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 
+#: What to write where a number cannot be read.
+WHOLE_NUMBER = "write a whole number"
+
 Parser = Callable[[str], Any]
 
 
@@ -76,6 +79,17 @@ def json_object(text: str) -> dict[str, Any]:
         return {}
     value = json.loads(text)
     return value if isinstance(value, dict) else {}
+
+
+def strict_json_object(text: str) -> dict[str, Any]:
+    """A JSON object; `ValueError` for anything else, as where a backend's bare name stands."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("no JSON object")
+    return value
+
+
+_JSON = (json_object, strict_json_object)
 
 
 def read_flags(words: Sequence[str], flags: Sequence[Flag], known: KnownFlags) -> Read:
@@ -154,7 +168,17 @@ def _store(values: dict[str, Any], flag: Flag, name: str, path: list[str], text:
             values[flag.field] = flag.parse(text)
     except ValueError:
         shown = ".".join([name, *path])
-        raise InputError(f"{shown} of the launch command: {text!r} cannot be read") from None
+        meant = "write a JSON object" if flag.parse in _JSON else WHOLE_NUMBER
+        raise InputError(
+            f"{shown} of the launch command: {text!r} cannot be read: {instead_of(text, meant)}"
+        ) from None
+
+
+def instead_of(text: str, meant: str) -> str:
+    """What to write instead of a value that cannot be read: `meant`, or the variable's value."""
+    if "$" in text and not text.lstrip().startswith("{"):
+        return f"the shell did not fill in {text}: write its value"
+    return meant
 
 
 def _nest(base: dict[str, Any], path: list[str], value: object) -> dict[str, Any]:

@@ -19,6 +19,13 @@ _ALIKE = 0.75
 #: So many of the spellings that are most alike are looked at, where they are short.
 _NEAREST = 20
 _GLUED = re.compile(r"(-[a-z]+)(\d+)")
+#: What people shorten within a flag: `--decode-cp` for `--decode-context-parallel-size`.
+_SHORTENED = {
+    "tp": "tensor-parallel",
+    "cp": "context-parallel",
+    "dp": "data-parallel",
+    "pp": "pipeline-parallel",
+}
 #: `plan`'s own, that somebody may write behind the `--`.
 _OWN = (
     "--heads",
@@ -55,12 +62,15 @@ class KnownFlags(NamedTuple):
         `read` are the spellings that bear on sizes; `lent` are those of another engine, with what
         this one calls the same.
         """
+        # argparse tells capitals apart, and no flag that bears on sizes has one.
+        name = name.lower()
         glued = _GLUED.fullmatch(name)
         if glued and glued[1] in read:
             return f"{glued[1]} {glued[2]}"
-        if name in lent:
-            return lent[name]
-        begun = [spelling for spelling in read if spelling.startswith(name)]
+        sizes = {**lent, **{spelling: spelling for spelling in read}}
+        if name in sizes:
+            return sizes[name]
+        begun = [spelling for spelling in read if spelling.startswith((name, _spelt_out(name)))]
         if begun and name != "--":
             return " or ".join(begun)
         if name in _OWN:
@@ -68,12 +78,16 @@ class KnownFlags(NamedTuple):
         if name.startswith("--no-") and f"--{name.removeprefix('--no-')}" in self.values:
             return None
         # Where a flag without a bearing is nearer no size is wrong; the engine will refuse it.
-        sizes = {**lent, **{spelling: spelling for spelling in read}}
         # Short ones are all alike: one of a size among the nearest will do.
         most = 1 if name.startswith("--") else _NEAREST
         nearest = get_close_matches(name, {*self.values, *sizes}, n=most, cutoff=_ALIKE)
         hits = dict.fromkeys(sizes[each] for each in nearest if each in sizes)
         return " or ".join(hits) or None
+
+
+def _spelt_out(name: str) -> str:
+    """A long flag with the parts that people shorten written out."""
+    return "-".join(_SHORTENED.get(part, part) for part in name.split("-"))
 
 
 @functools.cache

@@ -49,6 +49,8 @@ class Launch(NamedTuple):
     kv_cache_dtype: str = "auto"
     sm_count: int = DEFAULT_SM_COUNT
     skipped_sites: tuple[str, ...] = ()
+    #: Nobody told the release and none is installed: it is the newest known.
+    version_assumed: bool = False
 
     @property
     def attention_tp(self) -> int:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ws_guard.sizing import DEFAULT_SM_COUNT, InputError
 from ws_guard.sizing.errors import whole
 
 from . import sglang_command, vllm_command
-from .command import parse_command
+from .command import Command, parse_command
 from .command_flags import OWN_FIELDS, notes_on_flags, read_words
+from .flags import WHOLE_NUMBER, instead_of
 from .hub import read_config
 from .launch import Launch
 from .model import Model, assumed_model, merge, model_of
-from .releases import engine_named, find_release, is_newer_than_seen
+from .releases import engine_named, find_release, is_assumed, is_newer_than_seen, refuse_another
 from .sites import MODEL_KINDS, Engine, EngineRelease, ModelKind
 from .variables import notes_on_variables
 
@@ -45,6 +46,7 @@ class _Told(NamedTuple):
     values: dict[str, Any]
     environ: Mapping[str, str]
     notes: list[str]
+    version: str | None
 
 
 def read_launch(
@@ -57,7 +59,8 @@ def read_launch(
     """
     told = _read_command(asked, command, environ) if command else _without_command(asked)
     engine = engine_named(told.engine)
-    release, release_notes = find_release(engine, asked.engine_version)
+    refuse_another(engine, asked.engine_version)
+    release, release_notes = find_release(engine, told.version)
     model, model_notes = _model(engine, asked, told.values, {**environ, **told.environ})
     own = {key: getattr(asked, key) for key in OWN_FIELDS}
     values = {**told.values, **{key: value for key, value in own.items() if value is not None}}
@@ -70,18 +73,28 @@ def read_launch(
     launch = launch._replace(
         sm_count=asked.sm_count,
         workspace_bytes=_workspace(engine, asked, told.environ),
+        version_assumed=is_assumed(engine, told.version),
         draft_tokens=_draft_tokens(asked, launch),
     )
-    notes = [*release_notes, *told.notes]
+    notes = [*release_notes, *told.notes, *_notes_on_own(told.values, own)]
     if command and engine.env in environ and asked.workspace_bytes is None:
         notes.append(f"{engine.env} is {launch.workspace_bytes:,}, as set here or in the command")
     return launch, [*notes, *model_notes, *_default_notes(engine, release, values, launch)]
 
 
+def _notes_on_own(values: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
+    """Says where `plan`'s own flags, which win, differ from the command's."""
+    for field, mine in own.items():
+        theirs = values.get(field)
+        if mine is not None and theirs is not None and mine != theirs:
+            flag = f"--{field.replace('_', '-')}"
+            yield f"{flag} {mine} of ws-guard plan wins over {theirs} of the launch command"
+
+
 def _without_command(asked: Asked) -> _Told:
     if asked.engine is None:
         raise InputError("--engine is missing: pass vllm or sglang")
-    return _Told(asked.engine, {}, {}, [])
+    return _Told(asked.engine, {}, {}, [], asked.engine_version)
 
 
 def _read_command(asked: Asked, command: Sequence[str], environ: Mapping[str, str]) -> _Told:
@@ -89,15 +102,27 @@ def _read_command(asked: Asked, command: Sequence[str], environ: Mapping[str, st
     engine = parsed.engine
     if asked.engine not in (None, engine):
         raise InputError(f"--engine {asked.engine}, but the launch command starts {engine}")
-    newer = is_newer_than_seen(engine, asked.engine_version)
+    version = asked.engine_version or parsed.image_version
+    newer = is_newer_than_seen(engine, version)
     read = read_words(parsed)
     notes = [
-        *notes_on_flags(engine, read, newer=newer),
+        *_notes_on_image(parsed, asked.engine_version),
+        *notes_on_flags(parsed, read, newer=newer),
         *notes_on_variables(engine, parsed.environ, environ, newer=newer),
     ]
-    if stray := read.positional[int(parsed.positional_model) :]:
-        notes.append(f"ignored, words that belong to no flag: {' '.join(stray)}")
-    return _Told(engine, read.values, {**environ, **parsed.environ}, notes)
+    return _Told(engine, read.values, {**environ, **parsed.environ}, notes, version)
+
+
+def _notes_on_image(command: Command, wanted: str | None) -> Iterator[str]:
+    """Says what the tag of the engine's image told of its release, or did not."""
+    if command.image is None:
+        return
+    if command.image_version is None:
+        yield f"the image {command.image} does not tell its release: pass --engine-version"
+    elif wanted is None:
+        yield f"judged as {command.engine} {command.image_version}, by the image {command.image}"
+    elif wanted.removeprefix("v") != command.image_version:
+        yield f"--engine-version {wanted} wins over the image {command.image}"
 
 
 def _draft_tokens(asked: Asked, launch: Launch) -> int:
@@ -122,6 +147,8 @@ def _model(
             config = read_config(path, environ, revision=revision, cache=cache)
         except InputError as error:
             if asked.heads is None or asked.model is not None:
+                if "$" in name:
+                    raise InputError(f"model {name}: {instead_of(name, name)}") from None
                 raise
             notes.append(f"{error}: judged by --heads")
         else:
@@ -157,9 +184,11 @@ def _workspace(engine: Engine, asked: Asked, set_by_command: Mapping[str, str]) 
     if text is None:
         return None
     try:
-        return int(text)
+        size = int(text)
     except ValueError:
-        raise InputError(f"{engine.env}={text} is not a whole number of bytes") from None
+        wrong = f"{engine.env}={text} is not a whole number of bytes"
+        raise InputError(f"{wrong}: {instead_of(text, WHOLE_NUMBER)}") from None
+    return whole(engine.env, size, least=1)
 
 
 def _default_notes(

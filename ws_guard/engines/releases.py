@@ -54,11 +54,32 @@ def find_release(engine: Engine, wanted: str | None) -> tuple[EngineRelease, lis
     return _nearest(engine, wanted, notes)
 
 
+def is_assumed(engine: Engine, wanted: str | None) -> bool:
+    """Whether the release is a guess: neither named nor installed."""
+    return wanted is None and installed_version(engine) is None
+
+
 def is_newer_than_seen(name: str, wanted: str | None) -> bool:
     """Whether the named release, or the installed one, is newer than any that was looked at."""
     engine = engine_named(name)
     wanted = wanted or installed_version(engine)
     return wanted is not None and numbers(wanted) > numbers(engine.releases[-1].version)
+
+
+def refuse_another(engine: Engine, wanted: str | None) -> None:
+    """`InputError` where a release that somebody names is another engine's and none of this one."""
+    if wanted is None or numbers(wanted) in _known(engine):
+        return
+    for other in ENGINES.values():
+        if numbers(wanted) in _known(other):
+            raise InputError(
+                f"--engine-version {wanted} looks like a release of {other.name}, but the launch "
+                f"is {engine.name}'s: pass a release such as {engine.releases[-1].version}"
+            )
+
+
+def _known(engine: Engine) -> list[tuple[int, int, int]]:
+    return [numbers(release.version) for release in engine.releases]
 
 
 def _nearest(engine: Engine, wanted: str, notes: list[str]) -> tuple[EngineRelease, list[str]]:

@@ -36,12 +36,18 @@ def notes_on_variables(
     """Says which variables were not read. `InputError` for a misspelt one of the command.
 
     As with flags a plan without that size would be wrong; of a release newer than any looked at a
-    note will do. So it does of what is `inherited`: it may be meant for another command.
+    note will do. So it does of another engine's variable, and of what is `inherited`: it may be
+    meant for another command.
     """
     env = ENGINES[engine].env
     if env in command:
         return
     for name in command:
+        if name in VARIABLES:
+            # An environment that several engines share; this one does not read it.
+            told = f"{name} of the launch command is {VARIABLES[name]}'s"
+            yield f"ignored: {told}: {engine} reads {env}"
+            continue
         meant = meant_variable(name, engine)
         if meant is not None:
             told = f"{name} of the launch command is no variable of {engine}: did you mean {meant}?"

@@ -6,7 +6,14 @@ from typing import Any
 
 from ws_guard.sizing import InputError
 
-from .flags import Flag, human_number, human_number_or_auto, json_object, whole_number
+from .flags import (
+    Flag,
+    human_number,
+    human_number_or_auto,
+    json_object,
+    strict_json_object,
+    whole_number,
+)
 from .sites import EngineRelease
 
 _PARALLEL = (
@@ -36,7 +43,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(("--max-model-len",), "max_len", human_number_or_auto),
     Flag(("--kv-cache-dtype",), "kv_cache_dtype", str),
     Flag(("--attention-backend",), "attention_backend", str),
-    Flag(("--attention-config", "-ac"), "attention_config", json_object),
+    Flag(("--attention-config", "-ac"), "attention_config", strict_json_object),
     Flag(("--speculative-config", "-sc"), "speculative_config", json_object),
     Flag(("--spec-tokens",), "drafted", whole_number),
     Flag(("--performance-mode",), "performance_mode", str),

@@ -36,6 +36,8 @@ VLLM_REFUSES = {
     "--tp 8": "--tensor-parallel-size",
     "--tp-size 8": "--tensor-parallel-size",
     "-tp8": "-tp 8",
+    "-TP 8": "-tp",
+    "--decode-cp 8": "--decode-context-parallel-size",
     "--dcp 8": "--decode-context-parallel-size",
     "--pp 2": "--pipeline-parallel-size",
     "--chunked-prefill-size 8192": "--max-num-batched-tokens",
@@ -44,6 +46,7 @@ VLLM_REFUSES = {
 }
 SGLANG_REFUSES = {
     "-tp 8": "--tp-size",
+    "--TP 8": "--tp",
     "--tp-sise 8": "--tp-size",
     "--tensor-paralel-size 8": "--tensor-parallel-size",
     "--max-num-batched-tokens 8192": "--chunked-prefill-size",
