@@ -27,8 +27,10 @@ class Evidence(NamedTuple):
     tokens: int | None = None
     seqs: int | None = None
     draft_tokens: int | None = None
-    #: Tokens of each step that failed.
+    #: Tokens of each step that failed; which failure they are of is not certain.
     scheduled: tuple[int, ...] = ()
+    #: Tokens of the step that met this fault.
+    step: int | None = None
     heads: tuple[int, ...] = ()
     kv_heads: tuple[int, ...] = ()
     head_dim: tuple[int, ...] = ()

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from ws_guard.sizing import InputError
 
 from . import memory
-from .faults import rank_names
+from .evidence import Evidence
+from .faults import Met, rank_names
 from .finding import Finding
 from .reader import LogReader
 from .source import open_log
@@ -35,13 +36,19 @@ def explain_log(path: str, environ: Mapping[str, str] | None = None) -> list[Fin
         if met.fault.kind != "out_of_memory" or memory.concerns_workspace(met.fault, known)
     ]
     findings = (
-        finding_of(met.fault, rank_names(met.origins), known._replace(sites=tuple(met.sites)))
-        for met in told
+        finding_of(met.fault, rank_names(met.origins), _evidence_of(met, known)) for met in told
     )
     if len(told) <= 1:
         return list(findings)
     most = max(_LEAST_SOLUTIONS, _MOST_SOLUTIONS // len(told))
     return [_shortened(each, most) for each in findings]
+
+
+def _evidence_of(met: Met, known: Evidence) -> Evidence:
+    """What is known beside one of the faults."""
+    # Of several steps nobody knows which it was.
+    step = next(iter(met.steps)) if len(met.steps) == 1 else None
+    return known._replace(sites=tuple(met.sites), step=step)
 
 
 def _shortened(found: Finding, most: int) -> Finding:

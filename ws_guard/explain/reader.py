@@ -12,6 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from . import hints as hinting
+from .failed_steps import DUMPED, steps_of
 from .faults import Faults, Met
 from .gathering import Hints
 from .hint_words import ANCHORS
@@ -35,6 +36,7 @@ _MOST_ALIKE = 4_096
 _MOST_KINDS = 1 << 14
 _MOST_TRACES = 50
 _MOST_AROUND = 500
+_MOST_DUMPS = 100
 _LONGEST_MESSAGE = 4_096
 #: journald writes a message with colours as a list of numbers: that of one worker in a log of
 #: gigabytes, it may be.
@@ -65,7 +67,7 @@ class LogReader:
         self._alike: Counter[bytes] = Counter()
         self._examined = 0  # position in the log up to which words were looked at
         self._faults = Faults()
-        self._traces = self._around = 0
+        self._traces = self._around = self._dumps = 0
         self._hints = Hints()
         self._areas = 0
         self._words = dict.fromkeys((*NEEDLES, *ANCHORS), _MOST_HITS)
@@ -188,7 +190,7 @@ class LogReader:
             line, around = self._faults_around(line, start, end, filled)
             found = around or found
         for fault in found:
-            self._keep(fault, line, start)
+            self._keep(fault, line, start, min(end + 1, filled), filled)
         if found:
             self._area(searcher, at, filled)
 
@@ -203,7 +205,7 @@ class LogReader:
         below = self._text(min(end + 1, filled), min(end + 1 + _MARGIN, filled)).split("\n")
         return faults_around(line, above, below)
 
-    def _keep(self, fault: Fault, line: Line, start: int) -> None:
+    def _keep(self, fault: Fault, line: Line, start: int, behind: int, filled: int) -> None:
         if not self._faults.has_room_for(fault):
             return
         trace = ""
@@ -213,7 +215,24 @@ class LogReader:
         if fault.kind == "out_of_memory":
             above = [each.text for each in map(unwrap, trace.split("\n")) if is_of(each, line)]
             fault = fault._replace(caller=allocating(above))
-        self._faults.add(fault, line.origin, sites_in(trace))
+        steps = self._steps_around(fault, line, start, behind, filled)
+        self._faults.add(fault, line.origin, sites_in(trace), steps)
+
+    def _steps_around(
+        self, fault: Fault, line: Line, start: int, behind: int, filled: int
+    ) -> list[int]:
+        """The steps that belong to a fault, of those that were put down near its line."""
+        low, high = max(0, start - _MARGIN), min(filled, behind + _MARGIN)
+        if fault.kind != "overflow" or self._buffer.find(DUMPED, low, high) < 0:
+            return []
+        self._dumps += 1
+        if self._dumps > _MOST_DUMPS:
+            return []
+        above, below = (
+            whole_lines(map(unwrap, self._text(*part).split("\n")))
+            for part in ((low, start), (behind, high))
+        )
+        return list(steps_of(fault, line, above, below))
 
 
 def _places(text: str, word: str) -> Iterator[int]:

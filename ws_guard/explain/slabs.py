@@ -62,11 +62,12 @@ def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
     if not candidates:
         return _without_call([*notes, unsolved(fault, layouts)])
     readings = tuple({each.reading.key: each.reading for each in candidates}.values())
-    shapes = each_once(each.shape for each in candidates)
+    shapes = each_once(each.shape for each in _steps_first(candidates, limits))
     workspaces = _workspaces(fault, readings, evidence)
     certain = told and limits is evidence and not evidence.doubts and _could_refuse(fault)
     exact = certain and len(workspaces) == 1 and _is_one_call(readings, shapes)
-    notes += reading_notes(fault, readings, evidence, exact)
+    batches = {each.batch for each in shapes}
+    notes += reading_notes(fault, readings, batches, evidence, exact)
     if len(shapes) > _MOST_SOLUTIONS:
         notes.append(f"{len(shapes):,} calls ask for these bytes: the likeliest are listed")
     likely = credible(candidates, evidence)
@@ -153,11 +154,19 @@ def _ranked(fault: Fault, layouts: tuple[Layout, ...], evidence: Evidence) -> li
         for reading in readings
         for shape in _shapes(fault, reading, evidence)
     ]
-    if evidence.scheduled:
+    if evidence.step is not None:
         found = [
-            each for each in found if is_of_step(each.shape, each.reading, evidence.scheduled)
+            each for each in found if is_of_step(each.shape, each.reading, (evidence.step,))
         ] or found
     return by_plausibility(found, fault, evidence)
+
+
+def _steps_first(candidates: list[Candidate], evidence: Evidence) -> list[Candidate]:
+    """Calls of steps that failed before others: where they may be of another failure no more."""
+    if not evidence.scheduled or evidence.step is not None:
+        return candidates
+    steps = evidence.scheduled
+    return sorted(candidates, key=lambda each: not is_of_step(each.shape, each.reading, steps))
 
 
 def _solution(shape: Shape) -> Solution:
