@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 START = "(APIServer pid=1) INFO 07-05 11:59:58 [utils.py:253] vLLM API server version 0.26.0"
 TOLD = [
     START,
-    "(APIServer pid=1) INFO 07-05 11:59:58 [utils.py:253] non-default args: {'model_tag': 'm/x', "
-    "'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, 'max_num_seqs': 24, "
-    "'max_num_batched_tokens': 16384}",
+    (
+        "(APIServer pid=1) INFO 07-05 11:59:58 [utils.py:253] non-default args: {'model_tag': "
+        "'m/x', 'tensor_parallel_size': 8, 'decode_context_parallel_size': 8, 'max_num_seqs': 24, "
+        "'max_num_batched_tokens': 16384}"
+    ),
 ]
 CORE = "(EngineCore pid=176) ERROR 07-05 12:00:02 [core.py:900] "
 WORKER = "(Worker_TP3 pid=203) ERROR 07-05 12:00:01 [multiproc_executor.py:825] "

@@ -101,7 +101,23 @@ def test_config_at_the_path_that_the_log_names(
     assert any(f"64 heads by the config of {model} as it lies on" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"num_attention_heads": 1099511627776}', None])
+def test_an_id_in_a_log_is_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, explain_one: ExplainOne
+) -> None:
+    """From `/` an id such as `proc/kmsg` would be one; here it is a config, and not taken."""
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "x").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    found = explain_one(["vllm serve m/x -tp 8 -dcp 8", CRASH])
+    assert any("not in the log: the model's heads" in note for note in found.notes)
+
+
+ODD = '{"num_attention_heads": 64, "architectures": {"a": 1}}'
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"num_attention_heads": 1099511627776}', ODD, None]
+)
 def test_what_is_no_config_at_that_path(
     content: str | None, tmp_path: Path, explain_one: ExplainOne
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ws_guard.engines.hub import read_config
+from ws_guard.engines.hub import read_cached_config, read_config
 from ws_guard.engines.model import Model, model_of
 from ws_guard.sizing import InputError
 
@@ -117,14 +117,16 @@ def _look_up(name: str, environ: Mapping[str, str]) -> tuple[Model, str] | None:
 
     Of a path only a directory counts: a log may name any file.
     """
-    if _HUB_ID.fullmatch(name):
-        where = "in the hub cache of this machine"
-    elif _holds_config(name):
-        where = "as it lies on this machine: if the log is of another one, they may differ"
-    else:
-        return None
     try:
-        model = model_of(name, read_config(name, environ))
+        if _HUB_ID.fullmatch(name):
+            where = "in the hub cache of this machine"
+            config = read_cached_config(name, environ)
+        elif _holds_config(name):
+            where = "as it lies on this machine: if the log is of another one, they may differ"
+            config = read_config(name, environ)
+        else:
+            return None
+        model = model_of(name, config)
     except (InputError, ValueError):
         return None
     return (model, where) if 0 < model.heads <= _MOST["heads"] else None

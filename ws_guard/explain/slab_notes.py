@@ -61,10 +61,8 @@ def _steps(readings: Sequence[Reading], batches: Collection[int], evidence: Evid
         return []
     more = f" and {len(used) - _MOST_STEPS} more" if len(used) > _MOST_STEPS else ""
     steps = ", ".join(f"{tokens:,}" for tokens in used[-_MOST_STEPS:])
-    return [
-        f"the log puts down failed steps of {steps}{more} tokens: whether one is of this fault is "
-        "not certain, their calls come first"
-    ]
+    note = f"the log puts down failed steps of {steps}{more} tokens: whether one is of this fault"
+    return [f"{note} is not certain, their calls come first"]
 
 
 def _sizes(fault: Fault, readings: Sequence[Reading]) -> list[str]:
