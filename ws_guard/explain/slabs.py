@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ws_guard.engines.sites import Site
 from ws_guard.sizing import NATIVE_SLABS, Layout
 from ws_guard.sizing.layouts import ALIGNMENT
 
@@ -16,7 +17,13 @@ from .evidence import Evidence
 from .finding import Confidence, Solution
 from .limits import is_of_step, possible_heads, within
 from .plausibility import Candidate, by_plausibility, credible
-from .readings import Reading, engine_readings, generic_readings, known_layouts
+from .readings import (
+    Reading,
+    engine_readings,
+    fixed_sites,
+    generic_readings,
+    known_layouts,
+)
 from .shapes import Shape, each_once, shapes_of
 from .slab_notes import SET_ASIDE, reading_notes, unsolved
 from .steps import lowest_thresholds, planned_slabs, threshold_of, worst_call
@@ -32,7 +39,7 @@ class Solved(NamedTuple):
 
     `planned` has, by heads that may well be, bytes of the slab in the worst step that the flags
     allow, and `lowest_thresholds` rows that fit the first reading's workspace. `bounded`: no step
-    asks for more than `planned`.
+    asks for more than `planned`. `fixed_sites`: by engine what no variable of it changes.
     """
 
     layouts: tuple[str, ...]
@@ -46,6 +53,7 @@ class Solved(NamedTuple):
     confidence: Confidence
     readings: tuple[Reading, ...]
     notes: tuple[str, ...]
+    fixed_sites: dict[str, Site] = {}  # noqa: RUF012 - a tuple's default, which nobody changes
 
 
 def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
@@ -83,6 +91,7 @@ def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
         confidence="exact" if exact else "consistent",
         readings=readings,
         notes=tuple(notes),
+        fixed_sites=fixed_sites(fault.slab, layouts, fault.available, limits),
     )
 
 

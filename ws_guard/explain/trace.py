@@ -20,11 +20,19 @@ _LINES_OF_FRAME = 12
 
 
 def sites_in(trace: str) -> Iterator[str]:
-    """Engine sites whose code a traceback passes through."""
-    for engine in ENGINES.values():
-        for site in engine.sites:
-            if f"/{site.source.rpartition('/')[2]}" in trace and site.called in trace:
-                yield site.workspace
+    """Engine sites whose code a traceback passes through.
+
+    Where it shows no call, as one that was cut does, those of the file nearest to the error.
+    """
+    sites = [site for engine in ENGINES.values() for site in engine.sites]
+    called = [
+        site
+        for site in sites
+        if f"/{site.source.rpartition('/')[2]}" in trace and site.called in trace
+    ]
+    last = max((trace.rfind(f"/{site.source}") for site in sites), default=-1)
+    nearest = [site for site in sites if last >= 0 and trace.startswith(f"/{site.source}", last)]
+    yield from (site.workspace for site in called or nearest)
 
 
 def allocating(above: Sequence[str]) -> str:
