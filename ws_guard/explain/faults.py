@@ -20,12 +20,13 @@ Origin = tuple[str, str]
 class Met:
     """A fault, the origins of the lines that tell of it, and the engine sites above it.
 
-    `steps` are the tokens of the failed steps that belong to it.
+    `engines` are those of its tracebacks, `steps` the tokens of the failed steps that belong to it.
     """
 
     fault: Fault
     origins: dict[Origin, None] = field(default_factory=dict)
     sites: dict[str, None] = field(default_factory=dict)
+    engines: dict[str, None] = field(default_factory=dict)
     steps: dict[int, None] = field(default_factory=dict)
 
     def take(self, other: Met) -> None:
@@ -33,6 +34,7 @@ class Met:
         self.fault = _together(self.fault, other.fault)
         self.origins |= other.origins
         self.sites |= other.sites
+        self.engines |= other.engines
         self.steps |= other.steps
 
 
@@ -47,13 +49,19 @@ class Faults:
         return fault in self._met or len(self._met) < MOST_FAULTS
 
     def add(
-        self, fault: Fault, origin: Origin, sites: Iterable[str], steps: Iterable[int] = ()
+        self,
+        fault: Fault,
+        origin: Origin,
+        sites: Iterable[str],
+        engine: str | None,
+        steps: Iterable[int],
     ) -> None:
         """Take in a fault, unless there are too many."""
         if self.has_room_for(fault):
             met = self._met.setdefault(fault, Met(fault))
             met.origins[origin] = None
             met.sites.update(dict.fromkeys(sites))
+            met.engines.update({engine: None} if engine else {})
             met.steps.update(dict.fromkeys(steps))
 
     def merged(self) -> list[Met]:
@@ -66,7 +74,8 @@ class Faults:
         for met in fullest:
             known = next((each for each in merged if _is_same(each.fault, met.fault)), None)
             if known is None:
-                merged.append(Met(met.fault, dict(met.origins), dict(met.sites), dict(met.steps)))
+                merged.append(Met(met.fault))
+                merged[-1].take(met)
             else:
                 known.take(met)
         return merged

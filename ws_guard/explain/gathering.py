@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,21 @@ class Hints:
             "dcps": self._all("dcp")[-_MOST_STARTS:] if "dcp" in doubts else (),
         }
         return _with_model(Evidence(**told), os.environ if environ is None else environ)
+
+    def of_engine(self, known: Evidence, engines: Collection[str]) -> Evidence:
+        """What is known of a fault whose tracebacks are of these engines.
+
+        In a log of two engines nobody knows whose flags are whose: those of the other are left
+        aside, and nothing is exact.
+        """
+        engine = next(iter(engines)) if len(engines) == 1 else known.engine
+        version = self._last(f"{engine}_version") if engine else None
+        own = known._replace(engine=engine, engine_version=version)
+        if engine == known.engine or known.engine is None:
+            return own
+        note = f"the log is of {known.engine} and {engine}: flags and model were left aside"
+        own = own._replace(flashinfer=None, notes=(*self._all("misspelt"), note))
+        return own.unlimited()._replace(doubts=("engine",))
 
     def _all(self, field: str) -> tuple[Any, ...]:
         return tuple(self._found.get(field, (0, {}))[1])

@@ -10,6 +10,7 @@ from . import memory
 from .evidence import Evidence
 from .faults import Met, rank_names
 from .finding import Finding
+from .gathering import Hints
 from .reader import LogReader
 from .source import open_log
 from .verdict import finding_of
@@ -30,13 +31,18 @@ def explain_log(path: str, environ: Mapping[str, str] | None = None) -> list[Fin
     if not found.faults and problem:
         raise InputError(problem)
     known = found.hints.evidence(environ)
+    engines = {known.engine, *(engine for met in found.faults for engine in met.engines)}
+    if len(engines - {None}) > 1:
+        # Of two deployments in one stream: variable and backends may be of either.
+        known = known._replace(env_bytes=None, backends=(), doubts=(*known.doubts, "engine"))
     told = [
         met
         for met in found.faults
         if met.fault.kind != "out_of_memory" or memory.concerns_workspace(met.fault, known)
     ]
     findings = (
-        finding_of(met.fault, rank_names(met.origins), _evidence_of(met, known)) for met in told
+        finding_of(met.fault, rank_names(met.origins), _evidence_of(met, known, found.hints))
+        for met in told
     )
     if len(told) <= 1:
         return list(findings)
@@ -44,11 +50,11 @@ def explain_log(path: str, environ: Mapping[str, str] | None = None) -> list[Fin
     return [_shortened(each, most) for each in findings]
 
 
-def _evidence_of(met: Met, known: Evidence) -> Evidence:
+def _evidence_of(met: Met, known: Evidence, hints: Hints) -> Evidence:
     """What is known beside one of the faults."""
     # Of several steps nobody knows which it was.
     step = next(iter(met.steps)) if len(met.steps) == 1 else None
-    return known._replace(sites=tuple(met.sites), step=step)
+    return hints.of_engine(known, met.engines)._replace(sites=tuple(met.sites), step=step)
 
 
 def _shortened(found: Finding, most: int) -> Finding:

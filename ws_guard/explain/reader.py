@@ -20,7 +20,7 @@ from .lines import Line, blanked, unwrap, whole_lines
 from .neighbours import faults_around, is_cut, is_of
 from .search import Searcher
 from .source import Source
-from .trace import allocating, sites_in
+from .trace import allocating, engine_in, sites_in
 from .wordings import NEEDLES, Fault, faults_in
 
 CHUNK = 4 << 20
@@ -216,7 +216,7 @@ class LogReader:
             above = [each.text for each in map(unwrap, trace.split("\n")) if is_of(each, line)]
             fault = fault._replace(caller=allocating(above))
         steps = self._steps_around(fault, line, start, behind, filled)
-        self._faults.add(fault, line.origin, sites_in(trace), steps)
+        self._faults.add(fault, line.origin, sites_in(trace), engine_in(trace), steps)
 
     def _steps_around(
         self, fault: Fault, line: Line, start: int, behind: int, filled: int
