@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ws_guard.sizing import InputError
 
@@ -19,12 +20,24 @@ from .verdict import finding_of
 _MOST_SOLUTIONS, _LEAST_SOLUTIONS = 5_000, 50
 
 
+class Explained(NamedTuple):
+    """Findings of a log; `cut`: there is none, but a line that begins as one and was cut."""
+
+    findings: list[Finding]
+    cut: bool = False
+
+
 def explain_log(path: str, environ: Mapping[str, str] | None = None) -> list[Finding]:
     """Every distinct fault of a log, in the order of its kinds; `-` is standard input.
 
     `environ` tells where the hub's cache is. Raises `InputError` for what cannot be read, and for
     an empty log or one cut short that holds no fault: nobody knows whether there was one.
     """
+    return read_log(path, environ).findings
+
+
+def read_log(path: str, environ: Mapping[str, str] | None = None) -> Explained:
+    """The same, and whether it may be that a fault was cut away."""
     with open_log(path) as source:
         found = LogReader().read(source)
         problem = source.problem()
@@ -45,9 +58,9 @@ def explain_log(path: str, environ: Mapping[str, str] | None = None) -> list[Fin
         for met in told
     )
     if len(told) <= 1:
-        return list(findings)
+        return Explained(list(findings), found.cut and not told)
     most = max(_LEAST_SOLUTIONS, _MOST_SOLUTIONS // len(told))
-    return [_shortened(each, most) for each in findings]
+    return Explained([_shortened(each, most) for each in findings])
 
 
 def _evidence_of(met: Met, known: Evidence, hints: Hints) -> Evidence:

@@ -21,7 +21,7 @@ from .neighbours import faults_around, is_cut, is_of
 from .search import Searcher
 from .source import Source
 from .trace import allocating, engine_in, sites_in
-from .wordings import NEEDLES, Fault, faults_in
+from .wordings import NEEDLES, Fault, faults_in, is_begun
 
 CHUNK = 4 << 20
 #: What is looked at around a word; a chunk's last part is searched with the next chunk.
@@ -50,10 +50,11 @@ _TRACE_CHARS = 8_192
 
 
 class Found(NamedTuple):
-    """What a log holds: faults, each once, and hints."""
+    """What a log holds: faults, each once, and hints; `cut`: a line that was to be a fault."""
 
     faults: list[Met]
     hints: Hints
+    cut: bool
 
 
 class LogReader:
@@ -69,6 +70,7 @@ class LogReader:
         self._faults = Faults()
         self._traces = self._around = self._dumps = 0
         self._hints = Hints()
+        self._cut = False
         self._areas = 0
         self._words = dict.fromkeys((*NEEDLES, *ANCHORS), _MOST_HITS)
         self._hinted_to = 0  # position in the log up to which hints were taken
@@ -89,7 +91,7 @@ class LogReader:
                 self._start += kept
                 filled, searched = filled - kept, end - kept
         self._view.release()
-        return Found(self._faults.merged(), self._hints)
+        return Found(self._faults.merged(), self._hints, self._cut)
 
     def _fill(self, source: Source, filled: int) -> tuple[int, bool]:
         while filled < len(self._view):
@@ -193,6 +195,8 @@ class LogReader:
             self._keep(fault, line, start, min(end + 1, filled), filled)
         if found:
             self._area(searcher, at, filled)
+        elif is_begun(line.text):
+            self._cut = True
 
     def _faults_around(
         self, line: Line, start: int, end: int, filled: int
