@@ -43,6 +43,8 @@ class Evidence(NamedTuple):
     backends: tuple[str, ...] = ()
     sites: tuple[str, ...] = ()
     model: str | None = None
+    #: The log's own name, where it is a file.
+    log: str | None = None
     layout: str | None = None
     entry: str | None = None
     kernel_heads: int | None = None
@@ -104,6 +106,7 @@ class Evidence(NamedTuple):
             sites=self.sites,
             env_bytes=self.env_bytes,
             notes=self.notes,
+            log=self.log,
         )
 
     def layouts(self) -> tuple[Layout, ...] | None:

@@ -34,6 +34,7 @@ _MOST = {
 }
 #: Of more starts than these in one log the last count.
 _MOST_STARTS = 8
+_MOST_MISSPELT = 8
 #: Fields of which a log may tell several values: the last counts, the largest, or all of them.
 _LAST = ("tp", "dcp", "dp", "pcp", "draft_tokens", "gpu", "sm_count", "utilization", "model")
 _LARGEST = ("tokens", "seqs")
@@ -80,7 +81,7 @@ class Hints:
             "sm_count": self._last("sm_count") or SMS_BY_NAME.get(gpu),
             "env_bytes": self._last("workspace"),
             "backends": self._all("backend"),
-            "notes": self._all("misspelt"),
+            "notes": self._misspelt(),
             "doubts": doubts,
             "tps": self._all("tp")[-_MOST_STARTS:] if "tp" in doubts else (),
             "dcps": self._all("dcp")[-_MOST_STARTS:] if "dcp" in doubts else (),
@@ -99,8 +100,16 @@ class Hints:
         if engine == known.engine or known.engine is None:
             return own
         note = f"the log is of {known.engine} and {engine}: flags and model were left aside"
-        own = own._replace(flashinfer=None, notes=(*self._all("misspelt"), note))
+        own = own._replace(flashinfer=None, notes=(*self._misspelt(), note))
         return own.unlimited()._replace(doubts=("engine",))
+
+    def _misspelt(self) -> tuple[str, ...]:
+        """On variables that are none, unless the right one is set as well."""
+        if self._last("workspace"):
+            return ()
+        told = self._all("misspelt")
+        more = len(told) - _MOST_MISSPELT
+        return (*told[:_MOST_MISSPELT], *([f"and {more} such names more"] if more > 0 else []))
 
     def _all(self, field: str) -> tuple[Any, ...]:
         return tuple(self._found.get(field, (0, {}))[1])

@@ -43,7 +43,7 @@ def read_log(path: str, environ: Mapping[str, str] | None = None) -> Explained:
         problem = source.problem()
     if not found.faults and problem:
         raise InputError(problem)
-    known = found.hints.evidence(environ)
+    known = found.hints.evidence(environ)._replace(log=None if path == "-" else path)
     engines = {known.engine, *(engine for met in found.faults for engine in met.engines)}
     if len(engines - {None}) > 1:
         # Of two deployments in one stream: variable and backends may be of either.

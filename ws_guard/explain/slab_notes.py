@@ -49,7 +49,7 @@ def reading_notes(
         return notes
     if evidence.doubts:
         notes.append(f"the log tells several values of {', '.join(evidence.doubts)}")
-    return [*notes, *lacking(_missing(readings, evidence))]
+    return [*notes, *lacking(_missing(readings, evidence), evidence)]
 
 
 def _steps(readings: Sequence[Reading], batches: Collection[int], evidence: Evidence) -> list[str]:

@@ -119,7 +119,11 @@ def _counter(fault: Fault, layouts: tuple[Layout, ...], notes: list[str]) -> Sol
     sizes = () if fault.available is None else (fault.available,)
     told = _without_call(notes)
     return told._replace(
-        layouts=with_counter, workspaces=sizes, need_bytes=fault.size, confidence="consistent"
+        layouts=with_counter,
+        workspaces=sizes,
+        need_bytes=fault.size,
+        bounded=True,
+        confidence="consistent",
     )
 
 
