@@ -39,9 +39,10 @@ CONFIG = f"{CORE}Dumping input data for V1 LLM engine (v0.26.0) with config: mod
         # One process: the dump comes before the error.
         [CONFIG, failed_step(12_288), "(EngineCore pid=176) " + CRASH],
         [failed_step(16_384), OTHER, START, WORKER + CRASH, failed_step(12_288), CORE + CRASH],
+        [WORKER + CRASH, failed_step(12_288), CORE + CRASH[: CRASH.index("1611661312") + 4]],
         [WORKER + CRASH, failed_step(12_288), DEAD, START, failed_step(16_384), OTHER],
     ],
-    ids=["workers", "one process", "another start before", "another start behind"],
+    ids=["workers", "one process", "another start before", "cut", "another start behind"],
 )
 def test_the_step_of_this_fault(lines: list[str], explain_one: ExplainOne) -> None:
     found = explain_one([*TOLD, *lines])
@@ -58,6 +59,7 @@ def test_the_step_of_this_fault(lines: list[str], explain_one: ExplainOne) -> No
         [failed_step(16_384), START, CRASH],
         [failed_step(16_384), "--- the engine restarts ---", CRASH],
         [OTHER, failed_step(16_384), CORE + CRASH],
+        [CORE + CRASH, failed_step(16_384), CORE + CRASH[: CRASH.index("1611661312")] + "9"],
         [CORE + CRASH, failed_step(16_384), OTHER],
         [CORE + CRASH, OTHER, failed_step(16_384)],
         [CORE + CRASH, DEAD, failed_step(16_384)],
@@ -70,7 +72,8 @@ def test_the_step_of_this_fault(lines: list[str], explain_one: ExplainOne) -> No
         ["[pod/a/x] " + CRASH, "[pod/b/x] " + failed_step(16_384)],
     ],
     ids=[
-        "report", "failure between", "start between", "restart", "failure above", "failure behind",
+        "report", "failure between", "start between", "restart", "failure above",
+        "cut of another size", "failure behind",
         "failure before", "dead before", "start before", "worker", "two engines", "two steps",
         "another pod",
     ],

@@ -23,18 +23,22 @@ _START = re.compile(
 )
 #: What is raised because an engine died tells of no failure of its own.
 _DEAD = re.compile(r"\bEngine(?:Dead|Generate)Error\b")
+#: The message, of a line that was cut.
+_CUT = re.compile(r"Buffer overflow when allocating memory for (\w.*)$")
 _FAILURE = re.compile(
     r"\b[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b\s*(?::|$)|Buffer overflow when allocating"
     r"|Fatal Python error|Segmentation fault|CUDA error|Out of memory: Killed"
 )
-#: A dump's tokens, or what else a line is.
-_Mark = int | Literal["start", "dead", "same", "failure"]
+#: A dump's tokens, or what else a line is. Vague: nothing that another failure must have told.
+_Mark = int | Literal["start", "vague", "same", "failure"]
 
 
 def steps_of(
     fault: Fault, line: Line, above: Sequence[Line], below: Sequence[Line]
 ) -> Iterator[int]:
     """Tokens of the steps whose dump belongs to a fault, of those that stand around its line."""
+    if str(fault.size) not in line.text:
+        return  # the fault is told by a line beside this one
     # A dump above the error is of the process that raised it; a worker's error comes before.
     yield from _next_to(fault, reversed(above), lambda its: its.origin == line.origin)
     yield from _next_to(fault, below, lambda its: its.source == line.source)
@@ -61,6 +65,12 @@ def _mark(fault: Fault, text: str) -> _Mark | None:
         return "start"
     if fault.slab in text and f"size {fault.size} " in text:
         return "same"
-    if _DEAD.search(text):
-        return "dead"
+    if _DEAD.search(text) or _may_be_its(fault, text):
+        return "vague"
     return "failure" if _FAILURE.search(text) else None
+
+
+def _may_be_its(fault: Fault, text: str) -> bool:
+    """Whether a message was cut before it could be another one."""
+    cut = _CUT.search(text)
+    return cut is not None and f"{fault.slab} with size {fault.size}".startswith(cut[1].strip())
