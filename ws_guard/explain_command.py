@@ -26,12 +26,18 @@ def run(path: str | None, settings: Settings, *, on_board: bool, as_json: bool) 
         return _board(settings, as_json)
     if path is None and _is_terminal():
         raise InputError("no log: name a file, pipe one in, or pass --board")
-    from .explain.logs import explain_log
+    from .explain.logs import read_log
 
     name = "-" if path is None else os.path.expanduser(path)
-    findings = explain_log(name)
+    told = read_log(name)
     where = "standard input" if name == "-" else name
-    return _tell(findings, as_json, f"no known fault of a workspace in {where}")
+    nothing = f"no known fault of a workspace in {where}"
+    if told.cut:
+        nothing = (
+            f"a fault of a workspace is in {where}, but its line is cut before the numbers: "
+            "get the whole line"
+        )
+    return _tell(told.findings, as_json, nothing)
 
 
 def _board(settings: Settings, as_json: bool) -> int:

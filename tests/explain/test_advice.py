@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from messages import SGLANG, STATS, VLLM, old_overflow, overflow
+from messages import (
+    CRASH,
+    FLAGS,
+    HEADS,
+    SGLANG,
+    STATS,
+    VLLM,
+    failed_step,
+    old_overflow,
+    overflow,
+)
 
-from ws_guard.explain.text import findings_text
+from ws_guard.explain.text import findings_text, verdict_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -216,3 +226,16 @@ def test_the_default_size_is_not_of_what_sizes_itself(explain_one: ExplainOne) -
     assert (found.solutions[0].batch_size, found.solutions[0].lowest_q_len) == (4_096, 1)
     # Dense attention: how many tokens each request drafts is not told.
     assert found.solutions[0].highest_q_len != 1
+
+
+def test_advice_for_this_call_alone_says_so_in_its_line(explain_one: ExplainOne) -> None:
+    """394 MiB + 8 * 64 * 12,288 * 256 + 1 MiB are enough for the call, and for no larger step."""
+    frame = '  File "/x/vllm/v1/attention/backends/mla/flashinfer_mla_sparse.py", line 330, in f'
+    tail = explain_one([frame, CRASH, failed_step(12_288)])
+    assert (tail.env, tail.set) == ({VLLM: "2024800256"}, (f"{VLLM}=2024800256",))
+    assert f"\n  set at least: {VLLM}=2024800256\n" in findings_text([tail])
+    assert "workspace to set at least 2,024,800,256 B" in verdict_lines([tail])[0]
+    whole = findings_text([explain_one([FLAGS, HEADS, frame, CRASH, failed_step(12_288)])])
+    assert f"\n  set: {VLLM}=2561671168\n" in whole
+    assert "at least" not in whole
+    assert "\n  set at least: workspace " in findings_text([explain_one([CRASH])])

@@ -65,6 +65,28 @@ def test_nothing_known_is_a_no_in_one_line(tmp_path: Path) -> None:
     assert (as_json.returncode, json.loads(as_json.stdout)) == (1, {"findings": []})
 
 
+#: Up to where a log's viewer may have cut the line: in the number, in the slab, before its name.
+CUT_BEHIND = ("with size 16116", "memory for trtllm_gen", "Buffer overflow wh", "allocator.h:49")
+
+
+@pytest.mark.parametrize("behind", CUT_BEHIND)
+@pytest.mark.parametrize("end", ["", "\n", "\nINFO all is well\n"], ids=["", "line", "more"])
+def test_a_line_that_was_cut_before_its_numbers(behind: str, end: str) -> None:
+    line = CRASH[: CRASH.index(behind) + len(behind)] + end
+    done = explain(given=f"INFO all is well\n{line}".encode())
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (1, b"", 1)
+    assert b"a fault of a workspace is in standard input, but its line is cut" in done.stderr
+    assert b"get the whole line" in done.stderr
+    # Where the fault is told in full as well, the cut line is of no account.
+    done = explain(given=f"{line}\n{CRASH}\n".encode())
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_code_that_raises_the_fault_is_none() -> None:
+    code = 'oss << "Buffer overflow when allocating memory for " << name;\n'
+    assert b"no known fault" in explain(given=code.encode()).stderr
+
+
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "zst").write_bytes(b"\x28\xb5\x2f\xfd....")
     often = CRASH.encode()

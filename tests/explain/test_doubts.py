@@ -166,7 +166,11 @@ def test_which_workspace_a_slab_stands_in(
         # vLLM's own constants, and a variable of FlashInfer's that is none of sizes.
         ("    FLASHINFER_WORKSPACE_BUFFER_SIZE = 256 * 1024 * 1024", None),
         ("FLASHINFER_WORKSPACE_BASE=/root", None),
+        ("FLASHINFER_MLA_WORKSPACE_BUFFER_SIZE=134217728", None),
+        ("FLASHINFER_MLA_LSE_WORKSPACE_BUFFER_SIZE: 268435456", None),
         (f"{VLLM}=413138944", None),
+        # The right one is set, too.
+        (f"VLLM_FLASHINFER_WORKSPACE_BUFER_SIZE=1 {VLLM}=413138944", None),
     ],
 )
 def test_a_misspelt_variable(line: str, meant: str | None, explain_one: ExplainOne) -> None:
@@ -176,6 +180,14 @@ def test_a_misspelt_variable(line: str, meant: str | None, explain_one: ExplainO
     else:
         (note,) = told
         assert note.endswith(f"did you mean {meant}?")
+
+
+def test_many_misspelt_variables(explain_one: ExplainOne) -> None:
+    names = [VLLM.replace("BUFFER", "BUFFER" + chr(ord("A") + n)) for n in range(20)]
+    notes = explain_one([*(f"{name}=1" for name in names), CRASH]).notes
+    assert len([note for note in notes if "did you mean" in note]) == 8
+    # 20 - 8
+    assert "and 12 such names more" in notes
 
 
 def test_a_terminal_that_broke_words(explain_one: ExplainOne) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from messages import CRASH, FLAGS, NO_HUB, STATS, VLLM, failed_step, overflow
@@ -101,7 +100,23 @@ def test_config_at_the_path_that_the_log_names(
     assert any(f"64 heads by the config of {model} as it lies on" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"num_attention_heads": 1099511627776}', None])
+def test_an_id_in_a_log_is_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, explain_one: ExplainOne
+) -> None:
+    """From `/` an id such as `proc/kmsg` would be one; here it is a config, and not taken."""
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "x").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    found = explain_one(["vllm serve m/x -tp 8 -dcp 8", CRASH])
+    assert any("not in the log: the model's heads" in note for note in found.notes)
+
+
+ODD = '{"num_attention_heads": 64, "architectures": {"a": 1}}'
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"num_attention_heads": 1099511627776}', ODD, None]
+)
 def test_what_is_no_config_at_that_path(
     content: str | None, tmp_path: Path, explain_one: ExplainOne
 ) -> None:
@@ -111,26 +126,31 @@ def test_what_is_no_config_at_that_path(
     assert any("not in the log: the model's heads" in note for note in found.notes)
 
 
-def test_the_notes_say_how_to_hand_over_what_is_missing(tmp_path: Path) -> None:
-    """Both commands, as they stand in the notes."""
-    (tmp_path / "MODEL").mkdir()
-    (tmp_path / "MODEL" / "config.json").write_text(CONFIG)
-    (tmp_path / "LOG").write_text(f"vLLM API server version 0.26.0\n{CRASH}\n")
+@pytest.mark.parametrize("named", [False, True], ids=["MODEL", "the model's path"])
+def test_the_note_says_how_to_hand_over_what_is_missing(named: bool, tmp_path: Path) -> None:
+    """One command, as it stands in the note; its numbers are those of this launch."""
+    model = tmp_path / "MODEL"
+    model.mkdir()
+    told = f"model_path='{model}'\n" if named else ""
+    log = tmp_path / "the log"
+    log.write_text(f"vLLM API server version 0.26.0\n{told}{CRASH}\n")
     ws_guard = f"{sys.executable} -m ws_guard"
-    first = _json(f"{ws_guard} explain LOG --json", tmp_path)
+    first = _json(f"{ws_guard} explain '{log}' --json", tmp_path)
     assert first["confidence"] == "consistent"
-    config, written = [
-        re.sub(r".*: (?=cat|\()", "", note).replace("ws-guard", ws_guard)
-        for note in first["notes"]
-        if note.startswith("not in the log")
-    ]
-    assert _json(f"{config} --json", tmp_path)["confidence"] == "consistent"
-    both = config.replace("LOG", f"<({written.split('|')[0]})")
-    found = _json(f"{both} --json", tmp_path)
+    (note,) = [note for note in first["notes"] if note.startswith("not in the log")]
+    (model / "config.json").write_text(CONFIG)
+    command = note[note.index("(echo") :].replace("ws-guard", ws_guard)
+    place = Path("/") if named else tmp_path
+    found = _json(f"{command} --json", place)
     assert (found["confidence"], found["env"]) == ("exact", {VLLM: "2561671168"})
 
 
-def _json(command: str, place: Path) -> dict[str, object]:
+def test_the_note_names_the_model_of_the_log(explain_one: ExplainOne) -> None:
+    (note,) = [note for note in explain_one([*TOLD, CRASH]).notes if "not in the log" in note]
+    assert note.startswith("not in the log: the model's heads; put zai-org/GLM-5.2's config before")
+
+
+def _json(command: str, place: Path) -> dict[str, Any]:
     root = Path(__file__).parents[2]
     environ = {**os.environ, **NO_HUB, "PYTHONPATH": str(root)}
     done = subprocess.run(

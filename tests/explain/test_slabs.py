@@ -148,3 +148,13 @@ def test_size_that_no_call_asks_for(explain_one: ExplainOne) -> None:
 def test_variable_that_was_overridden(explain_one: ExplainOne) -> None:
     found = explain_one([f"{VLLM}=1073741824", CRASH])
     assert any("it was overridden" in note for note in found.notes)
+
+
+def test_a_counter_that_does_not_fit_is_the_same_for_a_larger_step(
+    explain_one: ExplainOne,
+) -> None:
+    # 8,192 * 256 * 4 bytes whatever the call.
+    found = explain_one(["vllm 0.26.0", overflow("trtllm_gen_counter_workspace", 8_388_608, 4_096)])
+    assert found.need_bytes == 8_388_608
+    assert any("whatever the call" in note for note in found.notes)
+    assert not any("larger step" in note for note in found.notes)

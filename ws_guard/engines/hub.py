@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ws_guard.sizing import InputError
+
+#: No config is larger; those with names of twenty thousand classes have a megabyte.
+MOST_CONFIG_BYTES = 4 << 20
+_MOST_REF_BYTES = 4_096
 
 
 def read_config(
@@ -21,13 +27,45 @@ def read_config(
         path = find_config(name, environ, revision=revision, cache=cache)
     except (OSError, RuntimeError) as error:
         raise InputError(f"model {name[:80]} is no path that can be looked at: {error}") from None
+    return _read(path)
+
+
+def read_cached_config(name: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The config of a hub id in the hub's cache, and nowhere else; raises `InputError`.
+
+    For an id that somebody else wrote: as a path it may be any file of this machine.
+    """
+    path = _cached(hub_cache(environ), name, "main")
+    if path is None:
+        raise InputError(f"model {name} is not in the hub cache {hub_cache(environ)}")
+    return _read(path)
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_text(encoding="utf-8-sig"))
+        config = json.loads(_bytes_of(path, MOST_CONFIG_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as a model's config: {error}") from None
     if not isinstance(config, dict):
         raise InputError(f"{path} is not a model's config: no JSON object; pass --heads")
     return config
+
+
+def _bytes_of(path: Path, most: int) -> bytes:
+    """What a small file holds; `ValueError` for what is none. The hub's cache has symlinks.
+
+    Devices and pipes are neither opened nor waited for; files of the kernel have no size.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("no regular file")
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(file, "rb") as opened:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or not found.st_size:
+            raise ValueError("no regular file with anything in it")
+        if found.st_size > most:
+            raise ValueError(f"it has {found.st_size:,} bytes, more than the {most:,} of any")
+        return opened.read(most)
 
 
 def find_config(
@@ -68,8 +106,11 @@ def _cached(root: Path, name: str, revision: str) -> Path | None:
     """A snapshot's config.json: `refs/<revision>` names the snapshot, or the revision itself."""
     folder = root / f"models--{name.replace('/', '--')}"
     try:
-        snapshot = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
+        snapshot = _bytes_of(folder / "refs" / revision, _MOST_REF_BYTES).decode().strip()
     except (OSError, ValueError):
         snapshot = revision
     config = folder / "snapshots" / snapshot / "config.json"
-    return config if config.is_file() else None
+    try:
+        return config if config.is_file() else None
+    except (OSError, ValueError):
+        return None

@@ -11,6 +11,9 @@ from .sites import ModelKind
 
 #: Where multimodal models keep the language model's part.
 _NESTED = ("text_config", "llm_config", "language_config", "thinker_config", "language_model")
+_MOST_NESTED = 8
+#: The largest number that anything of a model can be.
+_MOST = (1 << 31) - 1
 _BYTES_OF_DTYPE = {"float32": 4, "bfloat16": 2, "float16": 2}
 #: Top-k tokens of every sparse MLA model so far: the bound where the config was not read.
 DEFAULT_INDEX_TOPK = 2_048
@@ -69,18 +72,21 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_of(name: str, config: Mapping[str, Any]) -> Model:
-    """A model from its config; raises `InputError` where it tells no attention heads."""
+    """A model from its config; raises `InputError` where it tells no attention heads.
+
+    A number that is none, or that nothing of a model can be, counts as not told.
+    """
     text = _text_config(config)
     heads = _number(text, "num_attention_heads", "n_head", "num_heads")
     if not heads:
         raise InputError(f"the config of {name} tells no num_attention_heads: pass --heads")
-    architectures = config.get("architectures") or text.get("architectures") or [""]
+    architecture = _architecture(name, config, text)
     hidden = _number(text, "hidden_size", "n_embd")
     return Model(
         name=name,
-        kind=_kind(text, str(architectures[0])),
+        kind=_kind(text, architecture),
         heads=heads,
-        architecture=str(architectures[0]),
+        architecture=architecture,
         kv_heads=_number(text, "num_key_value_heads") or heads,
         head_dim=_number(text, "head_dim") or hidden // heads,
         layers=_number(text, "num_hidden_layers", "n_layer"),
@@ -95,16 +101,24 @@ def model_of(name: str, config: Mapping[str, Any]) -> Model:
     )
 
 
-def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _architecture(name: str, *configs: Mapping[str, Any]) -> str:
+    """The model's class; raises `InputError` where the config has something else in its place."""
+    told = next((each for config in configs if (each := config.get("architectures"))), [""])
+    if not isinstance(told, list) or not isinstance(told[0], str):
+        raise InputError(f"the config of {name} is none: its architectures are no list of names")
+    return told[0]
+
+
+def _text_config(config: Mapping[str, Any], deepest: int = _MOST_NESTED) -> Mapping[str, Any]:
     """The language model's part: the innermost level that tells attention heads.
 
     Where two levels tell them the engines take the nested one; a key that is given above it, as by
     an override, holds below where the nested part is silent.
     """
-    for key in _NESTED:
+    for key in _NESTED if deepest else ():
         nested = config.get(key)
         if isinstance(nested, Mapping):
-            inner = _text_config(nested)
+            inner = _text_config(nested, deepest - 1)
             if "num_attention_heads" in inner:
                 return inner
             return {**config, **inner}
@@ -123,7 +137,7 @@ def _kind(text: Mapping[str, Any], architecture: str) -> ModelKind:
 def _number(config: Mapping[str, Any], *names: str) -> int:
     for name in names:
         value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST:
             return value
     return 0
 

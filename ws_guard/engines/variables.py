@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
@@ -14,6 +15,14 @@ from .releases import ENGINES
 _ALIKE = 0.85
 #: The engine of each.
 VARIABLES = {engine.env: name for name, engine in ENGINES.items()}
+#: Constants of the engines' own code, which a log may show: named like variables, and none.
+CONSTANTS = frozenset(
+    name
+    for engine in ENGINES.values()
+    for site in engine.sites
+    for seen in site.also_seen
+    for name in re.findall(r"\b[A-Z][A-Z_]{15,}\b", seen)
+) - set(VARIABLES)
 
 
 def meant_variable(name: str, engine: str | None = None) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ws_guard.engines.releases import ENGINES, is_before, numbers
@@ -49,7 +50,7 @@ def advise_slab(solved: Solved, need_bytes: int, evidence: Evidence) -> Advice:
     if engine is None:
         plain = solved._replace(readings=())
         either = _of_either_engine(
-            lambda each: advise_slab(plain, need_bytes, each), size, evidence
+            lambda each: advise_slab(plain, need_bytes, each), size, evidence, solved.fixed_sites
         )
         return _set(size, {}, *notes, *either)
     if site is None:
@@ -64,12 +65,19 @@ def advise_slab(solved: Solved, need_bytes: int, evidence: Evidence) -> Advice:
 
 def _lowered(engine: Engine, site: Site, thresholds: dict[int, int], size: int) -> Advice:
     """For a site whose size the engine fixes: fewer rows, whatever the heads."""
-    flag = engine.tokens_flag if site.batch == "tokens" else engine.seqs_flag
-    note = f"{engine.name} fixes the size of {site.workspace}: no variable changes it"
+    flag, note = _rows_flag(engine, site), _fixed(engine, site)
     if not thresholds:
         return Advice(None, {}, (), (f"{note}, but a lower {flag} helps",))
     notes = _by_heads(thresholds, f"{flag} {{:}}")
     return Advice(size, {}, (f"{flag} {min(thresholds.values())}",), (note, *notes))
+
+
+def _rows_flag(engine: Engine, site: Site) -> str:
+    return engine.tokens_flag if site.batch == "tokens" else engine.seqs_flag
+
+
+def _fixed(engine: Engine, site: Site) -> str:
+    return f"{engine.name} fixes the size of {site.workspace}: no variable changes it"
 
 
 def _by_heads(told: dict[int, int], words: str = "{:,} bytes") -> list[str]:
@@ -85,13 +93,19 @@ def _by_heads(told: dict[int, int], words: str = "{:,} bytes") -> list[str]:
 
 
 def _of_either_engine(
-    advise: Callable[[Evidence], Advice], size: int, evidence: Evidence
+    advise: Callable[[Evidence], Advice],
+    size: int,
+    evidence: Evidence,
+    fixed: Mapping[str, Site] = MappingProxyType({}),
 ) -> list[str]:
-    """What to say where the log does not tell the engine."""
+    """What to say where the log does not tell the engine; of `fixed` sites no variable."""
     note = "not in the log: the engine; whoever allocates the workspace must give it "
     settings = [
-        f"if this is {name}: {', '.join(advise(evidence._replace(engine=name)).typed)}"
-        for name in ENGINES
+        f"if this is {name}: a lower {_rows_flag(engine, fixed[name])}; "
+        f"{_fixed(engine, fixed[name])}"
+        if name in fixed
+        else f"if this is {name}: {', '.join(advise(evidence._replace(engine=name)).typed)}"
+        for name, engine in ENGINES.items()
     ]
     return [f"{note}{size:,} bytes", *settings]
 

@@ -27,8 +27,10 @@ class Evidence(NamedTuple):
     tokens: int | None = None
     seqs: int | None = None
     draft_tokens: int | None = None
-    #: Tokens of each step that failed.
+    #: Tokens of each step that failed; which failure they are of is not certain.
     scheduled: tuple[int, ...] = ()
+    #: Tokens of the step that met this fault.
+    step: int | None = None
     heads: tuple[int, ...] = ()
     kv_heads: tuple[int, ...] = ()
     head_dim: tuple[int, ...] = ()
@@ -41,6 +43,8 @@ class Evidence(NamedTuple):
     backends: tuple[str, ...] = ()
     sites: tuple[str, ...] = ()
     model: str | None = None
+    #: The log's own name, where it is a file.
+    log: str | None = None
     layout: str | None = None
     entry: str | None = None
     kernel_heads: int | None = None
@@ -102,6 +106,7 @@ class Evidence(NamedTuple):
             sites=self.sites,
             env_bytes=self.env_bytes,
             notes=self.notes,
+            log=self.log,
         )
 
     def layouts(self) -> tuple[Layout, ...] | None:

@@ -18,17 +18,24 @@ Origin = tuple[str, str]
 
 @dataclass(slots=True)
 class Met:
-    """A fault, the origins of the lines that tell of it, and the engine sites above it."""
+    """A fault, the origins of the lines that tell of it, and the engine sites above it.
+
+    `engines` are those of its tracebacks, `steps` the tokens of the failed steps that belong to it.
+    """
 
     fault: Fault
     origins: dict[Origin, None] = field(default_factory=dict)
     sites: dict[str, None] = field(default_factory=dict)
+    engines: dict[str, None] = field(default_factory=dict)
+    steps: dict[int, None] = field(default_factory=dict)
 
     def take(self, other: Met) -> None:
         """Count another telling of the same fault as this one."""
         self.fault = _together(self.fault, other.fault)
         self.origins |= other.origins
         self.sites |= other.sites
+        self.engines |= other.engines
+        self.steps |= other.steps
 
 
 class Faults:
@@ -41,12 +48,21 @@ class Faults:
         """Whether `add` would take it in."""
         return fault in self._met or len(self._met) < MOST_FAULTS
 
-    def add(self, fault: Fault, origin: Origin, sites: Iterable[str]) -> None:
+    def add(
+        self,
+        fault: Fault,
+        origin: Origin,
+        sites: Iterable[str],
+        engine: str | None,
+        steps: Iterable[int],
+    ) -> None:
         """Take in a fault, unless there are too many."""
         if self.has_room_for(fault):
             met = self._met.setdefault(fault, Met(fault))
             met.origins[origin] = None
             met.sites.update(dict.fromkeys(sites))
+            met.engines.update({engine: None} if engine else {})
+            met.steps.update(dict.fromkeys(steps))
 
     def merged(self) -> list[Met]:
         """Those that are the same one, told more or less fully, together."""
@@ -58,7 +74,8 @@ class Faults:
         for met in fullest:
             known = next((each for each in merged if _is_same(each.fault, met.fault)), None)
             if known is None:
-                merged.append(Met(met.fault, dict(met.origins), dict(met.sites)))
+                merged.append(Met(met.fault))
+                merged[-1].take(met)
             else:
                 known.take(met)
         return merged

@@ -6,6 +6,12 @@ from typing import Any, Literal, NamedTuple
 
 Confidence = Literal["exact", "consistent", "unsolved"]
 
+#: How far advice reaches that knows only the call.
+THIS_CALL_ALONE = (
+    "what to set holds for this call; a larger step may need more: "
+    "ws-guard plan sizes the largest that the launch allows"
+)
+
 
 class Solution(NamedTuple):
     """One reading of a size: the call, or the plan, that asks exactly for it.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ws_guard.engines.hub import read_config
+from ws_guard.engines.hub import read_cached_config, read_config
 from ws_guard.engines.model import Model, model_of
 from ws_guard.sizing import InputError
 
@@ -34,6 +34,7 @@ _MOST = {
 }
 #: Of more starts than these in one log the last count.
 _MOST_STARTS = 8
+_MOST_MISSPELT = 8
 #: Fields of which a log may tell several values: the last counts, the largest, or all of them.
 _LAST = ("tp", "dcp", "dp", "pcp", "draft_tokens", "gpu", "sm_count", "utilization", "model")
 _LARGEST = ("tokens", "seqs")
@@ -80,12 +81,35 @@ class Hints:
             "sm_count": self._last("sm_count") or SMS_BY_NAME.get(gpu),
             "env_bytes": self._last("workspace"),
             "backends": self._all("backend"),
-            "notes": self._all("misspelt"),
+            "notes": self._misspelt(),
             "doubts": doubts,
             "tps": self._all("tp")[-_MOST_STARTS:] if "tp" in doubts else (),
             "dcps": self._all("dcp")[-_MOST_STARTS:] if "dcp" in doubts else (),
         }
         return _with_model(Evidence(**told), os.environ if environ is None else environ)
+
+    def of_engine(self, known: Evidence, engines: Collection[str]) -> Evidence:
+        """What is known of a fault whose tracebacks are of these engines.
+
+        In a log of two engines nobody knows whose flags are whose: those of the other are left
+        aside, and nothing is exact.
+        """
+        engine = next(iter(engines)) if len(engines) == 1 else known.engine
+        version = self._last(f"{engine}_version") if engine else None
+        own = known._replace(engine=engine, engine_version=version)
+        if engine == known.engine or known.engine is None:
+            return own
+        note = f"the log is of {known.engine} and {engine}: flags and model were left aside"
+        own = own._replace(flashinfer=None, notes=(*self._misspelt(), note))
+        return own.unlimited()._replace(doubts=("engine",))
+
+    def _misspelt(self) -> tuple[str, ...]:
+        """On variables that are none, unless the right one is set as well."""
+        if self._last("workspace"):
+            return ()
+        told = self._all("misspelt")
+        more = len(told) - _MOST_MISSPELT
+        return (*told[:_MOST_MISSPELT], *([f"and {more} such names more"] if more > 0 else []))
 
     def _all(self, field: str) -> tuple[Any, ...]:
         return tuple(self._found.get(field, (0, {}))[1])
@@ -117,14 +141,16 @@ def _look_up(name: str, environ: Mapping[str, str]) -> tuple[Model, str] | None:
 
     Of a path only a directory counts: a log may name any file.
     """
-    if _HUB_ID.fullmatch(name):
-        where = "in the hub cache of this machine"
-    elif _holds_config(name):
-        where = "as it lies on this machine: if the log is of another one, they may differ"
-    else:
-        return None
     try:
-        model = model_of(name, read_config(name, environ))
+        if _HUB_ID.fullmatch(name):
+            where = "in the hub cache of this machine"
+            config = read_cached_config(name, environ)
+        elif _holds_config(name):
+            where = "as it lies on this machine: if the log is of another one, they may differ"
+            config = read_config(name, environ)
+        else:
+            return None
+        model = model_of(name, config)
     except (InputError, ValueError):
         return None
     return (model, where) if 0 < model.heads <= _MOST["heads"] else None

@@ -11,7 +11,7 @@ from ws_guard.engines.command import parse_command
 from ws_guard.engines.command_flags import FLAGS
 from ws_guard.engines.flags import read_flags
 from ws_guard.engines.known_flags import known_flags
-from ws_guard.engines.variables import meant_variable
+from ws_guard.engines.variables import CONSTANTS, meant_variable
 from ws_guard.sizing import InputError
 
 from . import devices
@@ -105,7 +105,7 @@ def _spoken_dims(match: re.Match[str]) -> list[Hint]:
 def _variable(text: str, at: int) -> list[Hint]:
     """A variable that is none of an engine's, but named like one."""
     name = next((each[0] for each in words.VARIABLE.finditer(text, max(0, at - 32), at + 96)), "")
-    meant = meant_variable(name)
+    meant = None if name in CONSTANTS else meant_variable(name)
     if meant is None:
         return []
     told = f"{name} is no variable of an engine that is known here: did you mean {meant}?"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Collection
+
+from .evidence import Evidence
 
 #: What is told of a launch or of a release, and how it may be written.
 _WRITTEN = {
@@ -13,20 +17,27 @@ _WRITTEN = {
 }
 
 
-def lacking(names: Collection[str]) -> list[str]:
-    """A note on what the model's config tells, and one on what else `names` has."""
-    told = [name for name in names if name not in _WRITTEN]
-    written = [name for name in names if name in _WRITTEN]
-    notes = []
-    if told:
-        notes.append(
-            f"not in the log: {', '.join(told)}; put the model's config before it: "
-            "cat MODEL/config.json LOG | ws-guard explain"
-        )
-    if written:
-        words = " ".join(_WRITTEN[name] for name in written)
-        notes.append(
-            f"not in the log: {', '.join(written)}; write it before it: "
-            f"(echo '{words}'; cat LOG) | ws-guard explain"
-        )
-    return notes
+def lacking(names: Collection[str], evidence: Evidence) -> list[str]:
+    """One note on what `names` has, and on one command that hands it over."""
+    if not names:
+        return []
+    log = shlex.quote(evidence.log or "LOG")
+    files, how = log, []
+    if any(name not in _WRITTEN for name in names):
+        config, whose = _config(evidence.model)
+        files = f"{config} {log}"
+        how.append(f"put {whose} config before it")
+    words = " ".join(_WRITTEN[name] for name in names if name in _WRITTEN)
+    if words:
+        how.append("write your numbers before it")
+    command = f"(echo '{words}'; cat {files})" if words else f"cat {files}"
+    return [f"not in the log: {', '.join(names)}; {', '.join(how)}: {command} | ws-guard explain"]
+
+
+def _config(model: str | None) -> tuple[str, str]:
+    """The file of a model's config as one would type it, and whose it is."""
+    if model is None:
+        return "MODEL/config.json", "the model's"
+    if os.path.isabs(model):
+        return shlex.quote(f"{model.rstrip('/')}/config.json"), "the model's"
+    return "MODEL/config.json", f"{model}'s"

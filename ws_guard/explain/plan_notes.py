@@ -34,7 +34,7 @@ def notes_on(
     missing = [name for name, known in told if not known]
     if missing:
         yield "the largest need of those possible is told"
-    yield from lacking(missing)
+    yield from lacking(missing, evidence)
     yield from _deterministic(fault, kept, evidence)
 
 

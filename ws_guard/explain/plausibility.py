@@ -9,7 +9,7 @@ from ws_guard.sizing import GRID_LIMIT_BATCH
 
 from .evidence import Evidence
 from .limits import likely_heads
-from .readings import Reading
+from .readings import Reading, is_own_size
 from .shapes import Shape
 from .wordings import Fault
 
@@ -47,6 +47,7 @@ def by_plausibility(
         return (
             reading.rule == "stats_per_token",
             _would_be_larger(reading, size, evidence),
+            not is_own_size(reading, fault.available, evidence),
             shape.batch > GRID_LIMIT_BATCH,
             bool(likely) and shape.heads not in likely,
             heads >= len(_COMMON_HEADS),

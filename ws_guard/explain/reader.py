@@ -12,6 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from . import hints as hinting
+from .failed_steps import DUMPED, steps_of
 from .faults import Faults, Met
 from .gathering import Hints
 from .hint_words import ANCHORS
@@ -19,8 +20,8 @@ from .lines import Line, blanked, unwrap, whole_lines
 from .neighbours import faults_around, is_cut, is_of
 from .search import Searcher
 from .source import Source
-from .trace import allocating, sites_in
-from .wordings import NEEDLES, Fault, faults_in
+from .trace import allocating, engine_in, sites_in
+from .wordings import NEEDLES, Fault, faults_in, is_begun
 
 CHUNK = 4 << 20
 #: What is looked at around a word; a chunk's last part is searched with the next chunk.
@@ -35,6 +36,7 @@ _MOST_ALIKE = 4_096
 _MOST_KINDS = 1 << 14
 _MOST_TRACES = 50
 _MOST_AROUND = 500
+_MOST_DUMPS = 100
 _LONGEST_MESSAGE = 4_096
 #: journald writes a message with colours as a list of numbers: that of one worker in a log of
 #: gigabytes, it may be.
@@ -48,10 +50,11 @@ _TRACE_CHARS = 8_192
 
 
 class Found(NamedTuple):
-    """What a log holds: faults, each once, and hints."""
+    """What a log holds: faults, each once, and hints; `cut`: a line that was to be a fault."""
 
     faults: list[Met]
     hints: Hints
+    cut: bool
 
 
 class LogReader:
@@ -65,8 +68,9 @@ class LogReader:
         self._alike: Counter[bytes] = Counter()
         self._examined = 0  # position in the log up to which words were looked at
         self._faults = Faults()
-        self._traces = self._around = 0
+        self._traces = self._around = self._dumps = 0
         self._hints = Hints()
+        self._cut = False
         self._areas = 0
         self._words = dict.fromkeys((*NEEDLES, *ANCHORS), _MOST_HITS)
         self._hinted_to = 0  # position in the log up to which hints were taken
@@ -87,7 +91,7 @@ class LogReader:
                 self._start += kept
                 filled, searched = filled - kept, end - kept
         self._view.release()
-        return Found(self._faults.merged(), self._hints)
+        return Found(self._faults.merged(), self._hints, self._cut)
 
     def _fill(self, source: Source, filled: int) -> tuple[int, bool]:
         while filled < len(self._view):
@@ -188,9 +192,11 @@ class LogReader:
             line, around = self._faults_around(line, start, end, filled)
             found = around or found
         for fault in found:
-            self._keep(fault, line, start)
+            self._keep(fault, line, start, min(end + 1, filled), filled)
         if found:
             self._area(searcher, at, filled)
+        elif is_begun(line.text):
+            self._cut = True
 
     def _faults_around(
         self, line: Line, start: int, end: int, filled: int
@@ -203,7 +209,7 @@ class LogReader:
         below = self._text(min(end + 1, filled), min(end + 1 + _MARGIN, filled)).split("\n")
         return faults_around(line, above, below)
 
-    def _keep(self, fault: Fault, line: Line, start: int) -> None:
+    def _keep(self, fault: Fault, line: Line, start: int, behind: int, filled: int) -> None:
         if not self._faults.has_room_for(fault):
             return
         trace = ""
@@ -213,7 +219,24 @@ class LogReader:
         if fault.kind == "out_of_memory":
             above = [each.text for each in map(unwrap, trace.split("\n")) if is_of(each, line)]
             fault = fault._replace(caller=allocating(above))
-        self._faults.add(fault, line.origin, sites_in(trace))
+        steps = self._steps_around(fault, line, start, behind, filled)
+        self._faults.add(fault, line.origin, sites_in(trace), engine_in(trace), steps)
+
+    def _steps_around(
+        self, fault: Fault, line: Line, start: int, behind: int, filled: int
+    ) -> list[int]:
+        """The steps that belong to a fault, of those that were put down near its line."""
+        low, high = max(0, start - _MARGIN), min(filled, behind + _MARGIN)
+        if fault.kind != "overflow" or self._buffer.find(DUMPED, low, high) < 0:
+            return []
+        self._dumps += 1
+        if self._dumps > _MOST_DUMPS:
+            return []
+        above, below = (
+            whole_lines(map(unwrap, self._text(*part).split("\n")))
+            for part in ((low, start), (behind, high))
+        )
+        return list(steps_of(fault, line, above, below))
 
 
 def _places(text: str, word: str) -> Iterator[int]:

@@ -141,6 +141,34 @@ def engine_readings(
     return named or list(found.values())
 
 
+def fixed_sites(
+    slab: str, layouts: tuple[Layout, ...], available: int | None, evidence: Evidence
+) -> dict[str, Site]:
+    """By engine the site that it is if it is this engine, where its size is one that is fixed.
+
+    None of an engine that gives a site which follows its variable the same size.
+    """
+    found = {}
+    for name in ENGINES if available is not None else ():
+        as_engine = evidence._replace(engine=name, engine_version=None)
+        readings = engine_readings(slab, layouts, available, as_engine)
+        own = [each.site for each in readings if is_own_size(each, available, evidence)]
+        if own and own[0] is not None and all(site and site.size == "fixed" for site in own):
+            found[name] = own[0]
+    return found
+
+
+def is_own_size(reading: Reading, available: int | None, evidence: Evidence) -> bool:
+    """Whether the workspace had the size that the engine, or the log's variable, gives the site."""
+    site = reading.site
+    if site is None or available is None:
+        return True
+    times = site.times(evidence.parallel("dcp") or 1)
+    by_variable = evidence.env_bytes if site.size != "fixed" else None
+    sizes = {site.size_bytes * times, site.lse_size_bytes, by_variable and by_variable * times}
+    return reading.workspace_bytes(available) in sizes
+
+
 def _releases(evidence: Evidence) -> Iterator[tuple[Engine, EngineRelease]]:
     """The releases that it can have been: the one that the log tells, else all of its engine.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ws_guard.sizing import Layout
 from ws_guard.sizing.layouts import MIB
@@ -11,6 +11,8 @@ from .evidence import Evidence
 from .lacking import lacking
 from .readings import Reading
 from .wordings import Fault
+
+_MOST_STEPS = 3
 
 SET_ASIDE = (
     "no call within the flags and heads in the log asks for these bytes: they are of another "
@@ -30,18 +32,37 @@ def unsolved(fault: Fault, layouts: tuple[Layout, ...]) -> str:
 
 
 def reading_notes(
-    fault: Fault, readings: Sequence[Reading], evidence: Evidence, exact: bool
+    fault: Fault,
+    readings: Sequence[Reading],
+    batches: Collection[int],
+    evidence: Evidence,
+    exact: bool,
 ) -> list[str]:
-    """What a reader of the solutions must know of them; where they are not exact, why not."""
+    """What a reader of the solutions must know of them; where they are not exact, why not.
+
+    `batches` are the rows of the calls that may be.
+    """
     notes = _sizes(fault, readings)
-    if evidence.scheduled and not evidence.heads:
-        steps = " or ".join(f"{tokens:,}" for tokens in evidence.scheduled)
-        notes.append(f"the step that failed had {steps} tokens, as the scheduler put it down")
+    if not evidence.heads:
+        notes += _steps(readings, batches, evidence)
     if exact:
         return notes
     if evidence.doubts:
         notes.append(f"the log tells several values of {', '.join(evidence.doubts)}")
-    return [*notes, *lacking(_missing(readings, evidence))]
+    return [*notes, *lacking(_missing(readings, evidence), evidence)]
+
+
+def _steps(readings: Sequence[Reading], batches: Collection[int], evidence: Evidence) -> list[str]:
+    """On the step that failed, and on those that may be of other failures."""
+    if evidence.step is not None:
+        return [f"the step that failed had {evidence.step:,} tokens, as the scheduler put it down"]
+    used = [tokens for tokens in evidence.scheduled if tokens in batches]
+    if not used or not any(each.site and each.site.batch == "tokens" for each in readings):
+        return []
+    more = f" and {len(used) - _MOST_STEPS} more" if len(used) > _MOST_STEPS else ""
+    steps = ", ".join(f"{tokens:,}" for tokens in used[-_MOST_STEPS:])
+    note = f"the log puts down failed steps of {steps}{more} tokens: whether one is of this fault"
+    return [f"{note} is not certain, their calls come first"]
 
 
 def _sizes(fault: Fault, readings: Sequence[Reading]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ws_guard.engines.sites import Site
 from ws_guard.sizing import NATIVE_SLABS, Layout
 from ws_guard.sizing.layouts import ALIGNMENT
 
@@ -16,7 +17,13 @@ from .evidence import Evidence
 from .finding import Confidence, Solution
 from .limits import is_of_step, possible_heads, within
 from .plausibility import Candidate, by_plausibility, credible
-from .readings import Reading, engine_readings, generic_readings, known_layouts
+from .readings import (
+    Reading,
+    engine_readings,
+    fixed_sites,
+    generic_readings,
+    known_layouts,
+)
 from .shapes import Shape, each_once, shapes_of
 from .slab_notes import SET_ASIDE, reading_notes, unsolved
 from .steps import lowest_thresholds, planned_slabs, threshold_of, worst_call
@@ -32,7 +39,7 @@ class Solved(NamedTuple):
 
     `planned` has, by heads that may well be, bytes of the slab in the worst step that the flags
     allow, and `lowest_thresholds` rows that fit the first reading's workspace. `bounded`: no step
-    asks for more than `planned`.
+    asks for more than `planned`. `fixed_sites`: by engine what no variable of it changes.
     """
 
     layouts: tuple[str, ...]
@@ -46,6 +53,7 @@ class Solved(NamedTuple):
     confidence: Confidence
     readings: tuple[Reading, ...]
     notes: tuple[str, ...]
+    fixed_sites: dict[str, Site] = {}  # noqa: RUF012 - a tuple's default, which nobody changes
 
 
 def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
@@ -62,11 +70,12 @@ def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
     if not candidates:
         return _without_call([*notes, unsolved(fault, layouts)])
     readings = tuple({each.reading.key: each.reading for each in candidates}.values())
-    shapes = each_once(each.shape for each in candidates)
+    shapes = each_once(each.shape for each in _steps_first(candidates, limits))
     workspaces = _workspaces(fault, readings, evidence)
     certain = told and limits is evidence and not evidence.doubts and _could_refuse(fault)
     exact = certain and len(workspaces) == 1 and _is_one_call(readings, shapes)
-    notes += reading_notes(fault, readings, evidence, exact)
+    batches = {each.batch for each in shapes}
+    notes += reading_notes(fault, readings, batches, evidence, exact)
     if len(shapes) > _MOST_SOLUTIONS:
         notes.append(f"{len(shapes):,} calls ask for these bytes: the likeliest are listed")
     likely = credible(candidates, evidence)
@@ -82,6 +91,7 @@ def solve_slab(fault: Fault, evidence: Evidence) -> Solved:
         confidence="exact" if exact else "consistent",
         readings=readings,
         notes=tuple(notes),
+        fixed_sites=fixed_sites(fault.slab, layouts, fault.available, limits),
     )
 
 
@@ -109,7 +119,11 @@ def _counter(fault: Fault, layouts: tuple[Layout, ...], notes: list[str]) -> Sol
     sizes = () if fault.available is None else (fault.available,)
     told = _without_call(notes)
     return told._replace(
-        layouts=with_counter, workspaces=sizes, need_bytes=fault.size, confidence="consistent"
+        layouts=with_counter,
+        workspaces=sizes,
+        need_bytes=fault.size,
+        bounded=True,
+        confidence="consistent",
     )
 
 
@@ -153,11 +167,19 @@ def _ranked(fault: Fault, layouts: tuple[Layout, ...], evidence: Evidence) -> li
         for reading in readings
         for shape in _shapes(fault, reading, evidence)
     ]
-    if evidence.scheduled:
+    if evidence.step is not None:
         found = [
-            each for each in found if is_of_step(each.shape, each.reading, evidence.scheduled)
+            each for each in found if is_of_step(each.shape, each.reading, (evidence.step,))
         ] or found
     return by_plausibility(found, fault, evidence)
+
+
+def _steps_first(candidates: list[Candidate], evidence: Evidence) -> list[Candidate]:
+    """Calls of steps that failed before others: where they may be of another failure no more."""
+    if not evidence.scheduled or evidence.step is not None:
+        return candidates
+    steps = evidence.scheduled
+    return sorted(candidates, key=lambda each: not is_of_step(each.shape, each.reading, steps))
 
 
 def _solution(shape: Shape) -> Solution:

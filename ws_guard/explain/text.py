@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ws_guard.console import typed_line
 from ws_guard.units import human_bytes
 
-from .finding import Finding, Solution
+from .finding import THIS_CALL_ALONE, Finding, Solution
 
 _MOST_SOLUTIONS = 6
 _MOST_RANKS = 16
@@ -35,10 +35,14 @@ def _lines(found: Finding) -> Iterator[str]:
     yield ""
     for name, value in _rows(found):
         yield f"  {name:<22}{value}"
-    if found.set:
-        yield from ("", *(f"  {typed_line(each)}" for each in found.set))
-    elif found.recommended_workspace_bytes is not None:
-        yield from ("", f"  set: workspace {human_bytes(found.recommended_workspace_bytes)}")
+    typed = [typed_line(each) for each in found.set]
+    if not typed and found.recommended_workspace_bytes is not None:
+        typed = [f"set: workspace {human_bytes(found.recommended_workspace_bytes)}"]
+    if THIS_CALL_ALONE in found.notes:
+        # Who reads no further than this line must not take it for enough.
+        typed = [each.replace("set: ", "set at least: ", 1) for each in typed]
+    if typed:
+        yield from ("", *(f"  {each}" for each in typed))
     if found.notes:
         yield from ("", *(f"  note: {note}" for note in found.notes))
 
@@ -102,5 +106,6 @@ def _verdict(found: Finding) -> str:
     if found.layouts:
         words.append(f"layout {' or '.join(found.layouts)}")
     if found.recommended_workspace_bytes is not None:
-        words.append(f"workspace to set {human_bytes(found.recommended_workspace_bytes)}")
+        least = " at least" if THIS_CALL_ALONE in found.notes else ""
+        words.append(f"workspace to set{least} {human_bytes(found.recommended_workspace_bytes)}")
     return ", ".join(words)

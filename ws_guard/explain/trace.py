@@ -12,6 +12,7 @@ _NAME = r"(\w*workspace_buffer\w*|_fi_\w*workspace|\w*trtllm\w*workspace)"
 #: or an assignment. A buffer that is handed on as an argument is not being allocated.
 _ALLOCATES = re.compile(rf", in {_NAME}$|\b{_NAME}\(|\b{_NAME} = ", re.MULTILINE)
 _FRAME = 'File "'
+_ENGINE_FRAME = re.compile(rf'File \\?"[^"\n]{{0,300}}/({"|".join(ENGINES)})/[^"\n]{{1,300}}"')
 #: torch's own frames stand between the code that asks and the error.
 _TORCH = "/torch/"
 _LINES_WITHOUT_FRAME = 2
@@ -20,11 +21,25 @@ _LINES_OF_FRAME = 12
 
 
 def sites_in(trace: str) -> Iterator[str]:
-    """Engine sites whose code a traceback passes through."""
-    for engine in ENGINES.values():
-        for site in engine.sites:
-            if f"/{site.source.rpartition('/')[2]}" in trace and site.called in trace:
-                yield site.workspace
+    """Engine sites whose code a traceback passes through.
+
+    Where it shows no call, as one that was cut does, those of the file nearest to the error.
+    """
+    sites = [site for engine in ENGINES.values() for site in engine.sites]
+    called = [
+        site
+        for site in sites
+        if f"/{site.source.rpartition('/')[2]}" in trace and site.called in trace
+    ]
+    last = max((trace.rfind(f"/{site.source}") for site in sites), default=-1)
+    nearest = [site for site in sites if last >= 0 and trace.startswith(f"/{site.source}", last)]
+    yield from (site.workspace for site in called or nearest)
+
+
+def engine_in(trace: str) -> str | None:
+    """The engine of the innermost frame of a traceback that is an engine's."""
+    frames = list(_ENGINE_FRAME.finditer(trace))
+    return frames[-1][1] if frames else None
 
 
 def allocating(above: Sequence[str]) -> str:

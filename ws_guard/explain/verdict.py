@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from . import counters, memory, plan_formulas, plans, slabs
 from .advice import Advice, advise_plan, advise_slab
 from .evidence import Evidence
-from .finding import Finding
+from .finding import THIS_CALL_ALONE, Finding
 from .wordings import Fault
 
 #: No GPU has as much memory; a plan that asks for more was made from garbage.
@@ -84,13 +84,6 @@ def _overflow(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:
     if fault.slab in plan_formulas.SLABS:
         return _plan(fault, blank, evidence)
     return _unknown_slab(fault, blank)
-
-
-#: How far advice reaches that knows only the call.
-THIS_CALL_ALONE = (
-    "what to set holds for this call; a larger step may need more: "
-    "ws-guard plan sizes the largest that the launch allows"
-)
 
 
 def _slab(fault: Fault, blank: Finding, evidence: Evidence) -> Finding:

@@ -24,6 +24,9 @@ NEEDLES: tuple[bytes, ...] = (
     b"kv_counter",
     b"Workspace is locked but allocation",
     b"CUDA out of memory",
+    # Of a line that was cut before the first of the above.
+    b"aligned_alloc' at ",
+    b"allocating memory for ",
 )
 
 #: No number of a real message is longer; Python would refuse to read one of thousands of digits.
@@ -83,6 +86,16 @@ _MEMORY = re.compile(
 )
 _TOTAL = re.compile(_words(rf"total capacity of {_AMOUNT}") + "|" + rf"{_AMOUNT}\s+total capacity")
 _FREE = re.compile(_words(rf"(?:of which )?{_AMOUNT} (?:is )?free"))
+
+
+_BEGUN = re.compile(
+    r"Error in function 'aligned_alloc' at \S|Buffer overflow when allocating memory for [A-Za-z_]"
+)
+
+
+def is_begun(text: str) -> bool:
+    """Whether a message begins in a text that tells no fault: it was cut."""
+    return _BEGUN.search(text) is not None
 
 
 def faults_in(text: str) -> Iterator[Fault]:
