@@ -116,7 +116,7 @@ def test_without_a_compiler_a_stand_in_serves(tmp_path: Path) -> None:
 def test_the_recipe_of_the_documentation(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "GUARD.md").read_text()
     recipe = text.partition("## Try both without a GPU")[2].split("```")[1].removeprefix("sh\n")
-    recipe = recipe.replace(".venv/bin/python", sys.executable).replace("/tmp/", f"{tmp_path}/")
+    recipe = recipe.replace("/tmp/", f"{tmp_path}/").replace(".venv/bin/python", sys.executable)
     done = subprocess.run(
         ["sh", "-ec", recipe], cwd=ROOT, capture_output=True, text=True, check=True, timeout=240
     )

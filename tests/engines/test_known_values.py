@@ -111,6 +111,7 @@ def names_of(path: Path, name: str) -> set[str]:
     return names
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("engine", "flag", "source", "name"),
     [
