@@ -97,7 +97,7 @@ bench-fleet: $(VENV)/.installed-test
 	@sh tests/system_packages.sh
 	$(VENV)/bin/python -m benchmarks.fleet
 
-# What takes too long for every change, about two hours; `make -j2 nightly` does two parts at a time.
+# What takes too long for every change: an hour of soak, and parts that `make -j2 nightly` does beside it.
 NIGHTLY := soak nightly-logs nightly-exporter nightly-engine mutation coverage audit
 nightly: $(NIGHTLY)
 $(NIGHTLY): $(VENV)/.installed-test
